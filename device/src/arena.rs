@@ -1,0 +1,414 @@
+//! Memory planned once, allocated once, frozen before the first step.
+//!
+//! An [`ArenaPlan`] collects named slots; [`ArenaPlan::freeze`] takes one allocation for all of them. A [`Mat`] is a
+//! handle to a slot: cheap to clone, free of borrows, so that stages of the schedule can hold it. The schedule owns the
+//! order of readers and writers; every access checks it: a slot has either one writer or any number of readers, and
+//! breaking that is a panic that names the slot, in release builds too (one atomic operation per op, not per element).
+
+use crate::dtype::{DType, Element};
+use crate::error::Result;
+use crate::memory::HostMemory;
+use crate::view::{MatMut, MatRef};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Every slot starts at a multiple of this many bytes: one cache line, one 512-bit vector.
+pub const SLOT_ALIGN_BYTES: usize = 64;
+
+/// Names a slot of one plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotId(usize);
+
+#[derive(Debug, Clone)]
+struct SlotPlan {
+    name: String,
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    offset_bytes: usize,
+}
+
+/// The slots of an arena before there is memory for them.
+#[derive(Debug, Clone)]
+pub struct ArenaPlan {
+    name: String,
+    slots: Vec<SlotPlan>,
+    bytes: usize,
+}
+
+impl ArenaPlan {
+    /// An empty plan; `name` appears in errors and reports.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), slots: Vec::new(), bytes: 0 }
+    }
+
+    /// Adds a dense row-major matrix slot.
+    pub fn matrix(&mut self, name: &str, dtype: DType, rows: usize, cols: usize) -> SlotId {
+        let offset_bytes = self.bytes.next_multiple_of(SLOT_ALIGN_BYTES);
+        self.bytes = offset_bytes + rows * cols * dtype.bytes();
+        self.slots.push(SlotPlan { name: name.to_owned(), dtype, rows, cols, offset_bytes });
+        SlotId(self.slots.len() - 1)
+    }
+
+    /// Bytes that freezing will take.
+    pub fn bytes(&self) -> usize {
+        self.bytes.next_multiple_of(SLOT_ALIGN_BYTES)
+    }
+
+    /// Takes one zeroed allocation for all slots.
+    pub fn freeze(self) -> Result<Arena> {
+        let memory = Arc::new(HostMemory::zeroed(&self.name, self.bytes())?);
+        let slots = self
+            .slots
+            .into_iter()
+            .map(|plan| Arc::new(Slot { plan, memory: Arc::clone(&memory), users: AtomicI32::new(0) }))
+            .collect();
+        Ok(Arena { slots, memory })
+    }
+}
+
+/// Frozen memory and its slots.
+#[derive(Debug, Clone)]
+pub struct Arena {
+    slots: Vec<Arc<Slot>>,
+    memory: Arc<HostMemory>,
+}
+
+impl Arena {
+    /// The handle of a slot.
+    pub fn mat(&self, slot: SlotId) -> Mat {
+        let slot = Arc::clone(&self.slots[slot.0]);
+        let (rows, cols) = (slot.plan.rows, slot.plan.cols);
+        Mat { slot, offset: 0, rows, cols, stride: cols }
+    }
+
+    /// Bytes taken.
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// All slots as one writable list of `T`, gaps of alignment included, while nobody else uses any of them.
+    ///
+    /// This is how an optimiser passes over all dense parameters at once, and how one all-reduce takes all gradients.
+    ///
+    /// # Panics
+    /// When a slot is in use, or holds another element type.
+    pub fn write_all<T: Element>(&self) -> WriteAll<'_, T> {
+        for slot in &self.slots {
+            slot.check_dtype::<T>();
+            slot.begin_write();
+        }
+        WriteAll { arena: self, element: std::marker::PhantomData }
+    }
+
+    /// All slots as one read-only list of `T`, gaps of alignment included.
+    ///
+    /// # Panics
+    /// When a slot is being written, or holds another element type.
+    pub fn read_all<T: Element>(&self) -> ReadAll<'_, T> {
+        for slot in &self.slots {
+            slot.check_dtype::<T>();
+            slot.begin_read();
+        }
+        ReadAll { arena: self, element: std::marker::PhantomData }
+    }
+}
+
+/// State of a slot's users: -1 is one writer, n > 0 are n readers.
+#[derive(Debug)]
+struct Slot {
+    plan: SlotPlan,
+    memory: Arc<HostMemory>,
+    users: AtomicI32,
+}
+
+impl Slot {
+    fn check_dtype<T: Element>(&self) {
+        assert_eq!(self.plan.dtype, T::DTYPE, "slot `{}` holds another element type", self.plan.name);
+    }
+
+    fn begin_read(&self) {
+        let before = self.users.fetch_add(1, Ordering::Acquire);
+        if before < 0 {
+            self.users.fetch_sub(1, Ordering::Release);
+            panic!("slot `{}` is read while it is being written: the schedule misses a wait", self.plan.name);
+        }
+    }
+
+    fn end_read(&self) {
+        self.users.fetch_sub(1, Ordering::Release);
+    }
+
+    fn begin_write(&self) {
+        let free = self.users.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed);
+        assert!(
+            free.is_ok(),
+            "slot `{}` is written while it is in use: the schedule misses a wait",
+            self.plan.name
+        );
+    }
+
+    fn end_write(&self) {
+        self.users.fetch_sub(WRITER, Ordering::Release);
+    }
+}
+
+/// Far below zero, so that readers who come by mistake and go again never make it look free.
+const WRITER: i32 = i32::MIN / 2;
+
+/// A handle to a matrix in an arena: `rows × cols` elements, `stride` elements between the starts of rows.
+#[derive(Debug, Clone)]
+pub struct Mat {
+    slot: Arc<Slot>,
+    offset: usize,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+}
+
+impl Mat {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Elements from one row's start to the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.slot.plan.dtype
+    }
+
+    /// Name of the slot.
+    pub fn name(&self) -> &str {
+        &self.slot.plan.name
+    }
+
+    /// The first `count` rows: a partial batch in a full batch's slot.
+    pub fn first_rows(&self, count: usize) -> Mat {
+        assert!(count <= self.rows, "slot `{}`: {count} rows of {}", self.name(), self.rows);
+        Mat { rows: count, ..self.clone() }
+    }
+
+    /// The columns `first .. first + count` of all rows. Note: readers and writers are checked per slot, not per column.
+    pub fn columns(&self, first: usize, count: usize) -> Mat {
+        assert!(
+            first + count <= self.cols,
+            "slot `{}`: columns {first}+{count} of {}",
+            self.name(),
+            self.cols
+        );
+        Mat { offset: self.offset + first, cols: count, ..self.clone() }
+    }
+
+    /// Opens the matrix for reading.
+    ///
+    /// # Panics
+    /// When the slot is being written, or holds another element type.
+    pub fn read<T: Element>(&self) -> Read<'_, T> {
+        self.slot.check_dtype::<T>();
+        self.slot.begin_read();
+        let (start, len) = self.extent::<T>();
+        // SAFETY: `extent` lies inside the slot's memory, which the `Arc` in `self` keeps alive; `begin_read` made sure
+        // that no writer is active until `Read` is dropped; every bit pattern is a value of an `Element`.
+        let data = unsafe { std::slice::from_raw_parts(start, len) };
+        Read { view: MatRef::with_stride(data, self.rows, self.cols, self.stride), slot: &self.slot }
+    }
+
+    /// Opens the matrix for writing.
+    ///
+    /// # Panics
+    /// When the slot is in use, or holds another element type.
+    pub fn write<T: Element>(&self) -> Write<'_, T> {
+        self.slot.check_dtype::<T>();
+        self.slot.begin_write();
+        let (start, len) = self.extent::<T>();
+        // SAFETY: as in `read`; `begin_write` made sure that this is the only user until `Write` is dropped.
+        let data = unsafe { std::slice::from_raw_parts_mut(start, len) };
+        Write { view: MatMut::with_stride(data, self.rows, self.cols, self.stride), slot: &self.slot }
+    }
+
+    fn extent<T: Element>(&self) -> (*mut T, usize) {
+        let len = if self.rows == 0 { 0 } else { (self.rows - 1) * self.stride + self.cols };
+        let byte = self.slot.plan.offset_bytes + self.offset * size_of::<T>();
+        assert!(byte + len * size_of::<T>() <= self.slot.memory.bytes(), "slot `{}` ends early", self.name());
+        // SAFETY: `byte` is at most the length of the mapping, by the line above.
+        let start = unsafe { self.slot.memory.start().add(byte) };
+        (start.as_ptr().cast(), len)
+    }
+}
+
+/// A matrix opened for reading; closed when dropped.
+#[derive(Debug)]
+pub struct Read<'a, T: Element> {
+    view: MatRef<'a, T>,
+    slot: &'a Slot,
+}
+
+// Note: no `Deref` to the view. A view copied out of the guard would outlive the check that protects it.
+impl<T: Element> Read<'_, T> {
+    /// The matrix, for as long as this guard lives.
+    pub fn view(&self) -> MatRef<'_, T> {
+        self.view
+    }
+
+    /// Row `index`.
+    pub fn row(&self, index: usize) -> &[T] {
+        self.view.row(index)
+    }
+
+    /// All elements, gaps between rows included.
+    pub fn data(&self) -> &[T] {
+        self.view.data()
+    }
+}
+
+impl<T: Element> Drop for Read<'_, T> {
+    fn drop(&mut self) {
+        self.slot.end_read();
+    }
+}
+
+/// A matrix opened for writing; closed when dropped.
+#[derive(Debug)]
+pub struct Write<'a, T: Element> {
+    view: MatMut<'a, T>,
+    slot: &'a Slot,
+}
+
+impl<T: Element> Write<'_, T> {
+    /// The matrix, writable, for as long as this guard is borrowed.
+    pub fn view(&mut self) -> MatMut<'_, T> {
+        self.view.reborrow()
+    }
+
+    /// Row `index`, writable.
+    pub fn row_mut(&mut self, index: usize) -> &mut [T] {
+        self.view.row_mut(index)
+    }
+
+    /// All elements, gaps between rows included, writable.
+    pub fn data_mut(&mut self) -> &mut [T] {
+        self.view.data_mut()
+    }
+}
+
+impl<T: Element> Drop for Write<'_, T> {
+    fn drop(&mut self) {
+        self.slot.end_write();
+    }
+}
+
+/// A whole arena opened for reading.
+#[derive(Debug)]
+pub struct ReadAll<'a, T: Element> {
+    arena: &'a Arena,
+    element: std::marker::PhantomData<&'a [T]>,
+}
+
+/// A whole arena opened for writing.
+#[derive(Debug)]
+pub struct WriteAll<'a, T: Element> {
+    arena: &'a Arena,
+    element: std::marker::PhantomData<&'a mut [T]>,
+}
+
+fn whole<T: Element>(arena: &Arena) -> (*mut T, usize) {
+    (arena.memory.start().as_ptr().cast(), arena.memory.bytes() / size_of::<T>())
+}
+
+impl<T: Element> Deref for ReadAll<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        let (start, len) = whole::<T>(self.arena);
+        // SAFETY: the whole mapping, alive with the arena; all slots are held for reading until this guard is dropped.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    }
+}
+
+impl<T: Element> Deref for WriteAll<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        let (start, len) = whole::<T>(self.arena);
+        // SAFETY: as in `deref_mut`, read-only.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    }
+}
+
+impl<T: Element> DerefMut for WriteAll<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        let (start, len) = whole::<T>(self.arena);
+        // SAFETY: the whole mapping, alive with the arena; all slots are held for writing until this guard is dropped,
+        // so that nobody else has a view of it.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+}
+
+impl<T: Element> Drop for ReadAll<'_, T> {
+    fn drop(&mut self) {
+        self.arena.slots.iter().for_each(|slot| slot.end_read());
+    }
+}
+
+impl<T: Element> Drop for WriteAll<'_, T> {
+    fn drop(&mut self) {
+        self.arena.slots.iter().for_each(|slot| slot.end_write());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_slots() -> (Arena, SlotId, SlotId) {
+        let mut plan = ArenaPlan::new("test");
+        let a = plan.matrix("a", DType::F32, 3, 5);
+        let b = plan.matrix("b", DType::F32, 2, 2);
+        (plan.freeze().unwrap(), a, b)
+    }
+
+    #[test]
+    fn slots_are_zeroed_aligned_and_apart() {
+        let (arena, a, b) = two_slots();
+        let (a, b) = (arena.mat(a), arena.mat(b));
+        a.write::<f32>().data_mut().fill(1.0);
+        assert!(b.read::<f32>().data().iter().all(|&x| x == 0.0));
+        assert_eq!(b.read::<f32>().data().as_ptr() as usize % SLOT_ALIGN_BYTES, 0);
+        assert_eq!(arena.read_all::<f32>().iter().sum::<f32>(), 15.0);
+        assert_eq!(a.columns(1, 2).first_rows(2).read::<f32>().row(1), [1.0, 1.0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "slot `a` is written while it is in use")]
+    fn a_reader_keeps_writers_out() {
+        let (arena, a, _) = two_slots();
+        let a = arena.mat(a);
+        let _reader = a.read::<f32>();
+        a.write::<f32>();
+    }
+
+    #[test]
+    #[should_panic(expected = "slot `a` is read while it is being written")]
+    fn a_writer_keeps_readers_out() {
+        let (arena, a, _) = two_slots();
+        let a = arena.mat(a);
+        let _writer = a.write::<f32>();
+        a.read::<f32>();
+    }
+
+    #[test]
+    #[should_panic(expected = "another element type")]
+    fn element_types_are_checked() {
+        let (arena, a, _) = two_slots();
+        arena.mat(a).read::<u32>();
+    }
+}
