@@ -1,0 +1,113 @@
+//! Lines of text to numbers: the fast line parser.
+//!
+//! A line holds an optional label, integers (`i32`; empty = missing) and categories of up to eight hexadecimal
+//! digits (`u32`; empty = missing), separated by tabs and ended by `\n` or `\r\n`; the last line may lack its end.
+//! The vector body handles lines that are plainly good and hands everything else to [`line`], which defines the
+//! format; so both agree to the bit, also on rubbish.
+
+pub mod fault;
+pub mod line;
+
+pub use fault::{BadLine, Excerpt, Fault, FaultKind};
+
+use serde::{Deserialize, Serialize};
+
+use crate::schema::Schema;
+
+/// The mark of a missing integer in [`RawBlock::dense`]; as a value in a file it is out of range.
+pub const MISSING_DENSE: i32 = i32::MIN;
+
+/// Lines longer than this many bytes are bad. A good Criteo line is shorter than 400 bytes.
+pub const MAX_LINE_BYTES: usize = 64 << 10;
+
+/// What to do with a line that is not a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BadRowPolicy {
+    /// Stop at the first one and name it.
+    #[default]
+    Error,
+    /// Leave it out, count it and report it.
+    Skip,
+}
+
+/// The samples of a block of lines, as they stand in the file. Buffers are reused from block to block.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawBlock {
+    /// Good lines.
+    pub num_samples: usize,
+    /// 0 or 1 for each sample; empty without labels.
+    pub labels: Vec<u8>,
+    /// `num_samples × num_dense`, row-major; [`MISSING_DENSE`] where missing.
+    pub dense: Vec<i32>,
+    /// `num_samples × num_sparse`, row-major; 0 where missing.
+    pub sparse: Vec<u32>,
+    /// For each sample, bit `t` says that category `t` is missing.
+    pub sparse_missing: Vec<u64>,
+    /// For each sample, where its line ends: the offset of the byte after its `\n`.
+    pub line_ends: Vec<u32>,
+    /// Lines looked at, good and bad.
+    pub num_lines: usize,
+    /// The bad lines in order; under [`BadRowPolicy::Error`] parsing stops at the first.
+    pub bad_lines: Vec<BadLine>,
+}
+
+impl RawBlock {
+    /// Forgets the samples, keeps the buffers.
+    pub fn clear(&mut self) {
+        self.num_samples = 0;
+        self.labels.clear();
+        self.dense.clear();
+        self.sparse.clear();
+        self.sparse_missing.clear();
+        self.line_ends.clear();
+        self.num_lines = 0;
+        self.bad_lines.clear();
+    }
+
+    /// Lines of the block up to and including the line of sample `sample`, bad ones included.
+    pub fn lines_through(&self, sample: usize) -> usize {
+        sample + 1 + self.bad_through(sample)
+    }
+
+    /// Bad lines before the line of sample `sample`.
+    pub fn bad_through(&self, sample: usize) -> usize {
+        self.bad_lines.partition_point(|bad| bad.samples_before as usize <= sample)
+    }
+}
+
+/// Parses blocks of whole lines into [`RawBlock`]s.
+#[derive(Clone, Debug)]
+pub struct LineParser {
+    schema: Schema,
+    policy: BadRowPolicy,
+}
+
+impl LineParser {
+    /// A parser of lines of `schema`.
+    ///
+    /// # Panics
+    /// If the schema is refused by [`Schema::check`].
+    pub fn new(schema: Schema, policy: BadRowPolicy) -> Self {
+        assert!(schema.check().is_ok(), "the schema should have been checked: {schema:?}");
+        Self { schema, policy }
+    }
+
+    /// The columns it expects.
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// Parses `text`, which begins at the start of a line, into `block`, which is cleared first.
+    ///
+    /// # Panics
+    /// If `text` is 4 GiB or longer.
+    pub fn parse(&mut self, text: &[u8], block: &mut RawBlock) {
+        assert!(u32::try_from(text.len()).is_ok(), "a block should be shorter than 4 GiB");
+        block.clear();
+        line::parse_lines(&self.schema, self.policy, text, block);
+    }
+}
+
+#[cfg(test)]
+mod tests;
