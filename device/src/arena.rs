@@ -199,6 +199,12 @@ impl Mat {
         Mat { rows: count, ..self.clone() }
     }
 
+    /// The rows `first .. first + count`: one micro-batch of a batch, say.
+    pub fn rows_range(&self, first: usize, count: usize) -> Mat {
+        assert!(first + count <= self.rows, "slot `{}`: rows {first}+{count} of {}", self.name(), self.rows);
+        Mat { offset: self.offset + first * self.stride, rows: count, ..self.clone() }
+    }
+
     /// The columns `first .. first + count` of all rows. Note: readers and writers are checked per slot, not per column.
     pub fn columns(&self, first: usize, count: usize) -> Mat {
         assert!(
@@ -238,6 +244,7 @@ impl Mat {
     }
 
     fn extent<T: Element>(&self) -> (*mut T, usize) {
+        // An empty range may start behind the last row; it spans nothing.
         let len = if self.rows == 0 { 0 } else { (self.rows - 1) * self.stride + self.cols };
         let byte = self.slot.plan.offset_bytes + self.offset * size_of::<T>();
         assert!(byte + len * size_of::<T>() <= self.slot.memory.bytes(), "slot `{}` ends early", self.name());
@@ -385,6 +392,9 @@ mod tests {
         assert_eq!(b.read::<f32>().data().as_ptr() as usize % SLOT_ALIGN_BYTES, 0);
         assert_eq!(arena.read_all::<f32>().iter().sum::<f32>(), 15.0);
         assert_eq!(a.columns(1, 2).first_rows(2).read::<f32>().row(1), [1.0, 1.0]);
+        a.rows_range(1, 2).write::<f32>().row_mut(1).fill(2.0);
+        assert_eq!(a.read::<f32>().row(2), [2.0; 5]);
+        assert_eq!(b.rows_range(2, 0).read::<f32>().data().len(), 0);
     }
 
     #[test]
