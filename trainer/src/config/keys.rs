@@ -1,0 +1,164 @@
+//! Every known key with its meaning: the list that unknown keys are checked against and that
+//! `headlong config show` takes its comments from.
+
+/// One key: its dotted path and what it means.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// Dotted path, such as `train.batch_size`.
+    pub path: &'static str,
+    /// One sentence, with the unit and the choices.
+    pub meaning: &'static str,
+}
+
+macro_rules! keys {
+    ($($path:literal: $meaning:literal,)*) => {
+        /// Every known key, section by section.
+        pub const KEYS: &[Key] = &[$(Key { path: $path, meaning: $meaning }),*];
+    };
+}
+
+keys! {
+    "model.dim": "width of every embedding vector, in elements",
+    "model.bottom": "widths of the bottom network after its data.num_dense inputs; the last equals model.dim",
+    "model.top": "widths of the top network after the interaction; the last is 1",
+    "model.interaction": "\"dot\" or \"cat\"",
+    "model.loss": "\"bce\" (from logits) or \"mse\"",
+    "tables.rows": "rows of each table: a list, one number for all, a published list by name, or \"dictionary\"",
+    "tables.max_rows": "no table gets more rows than this",
+    "tables.pooling": "\"sum\"",
+    "data.train": "training files (text, .gz, .zst), read in this order",
+    "data.valid": "validation files",
+    "data.num_dense": "integer columns",
+    "data.num_sparse": "categorical columns, each with a table",
+    "data.ids": "\"hash\", \"admitted\" or \"dictionary\"",
+    "data.hash": "name of the hash of ids = \"hash\"",
+    "data.min_count": "admitted, dictionary: an id seen this often gets a row of its own",
+    "data.dictionary": "folder of `headlong data make`; unset: train builds one where ids = \"dictionary\"",
+    "data.dense_transform": "\"ln(x+1)\", \"ln(x+3)\", \"file-minimum\" or \"none\"",
+    "data.on_bad_row": "\"error\" or \"skip\" (counted and reported)",
+    "data.prefetch_batches": "batches that are read ahead",
+    "data.cache": "where decoded data is kept between epochs: \"off\", \"host\", \"device\" or \"auto\"",
+    "synthetic.enabled": "whether synthetic data is written and used where no training file is named",
+    "synthetic.train_rows": "rows of the synthetic training file",
+    "synthetic.valid_rows": "rows of the synthetic validation file",
+    "synthetic.seed": "decides every synthetic row",
+    "train.batch_size": "samples of one batch, over all ranks",
+    "train.accumulate": "batches whose gradients are summed before one step",
+    "train.epochs": "passes over the training files; a fraction stops inside one",
+    "train.steps": "steps, instead of epochs",
+    "train.learning_rate": "learning rate after the warm-up",
+    "train.sparse_learning_rate": "learning rate of the tables, where it differs",
+    "train.warmup_steps": "steps of linear warm-up; 0: none",
+    "train.decay_start_step": "first step of the decay",
+    "train.decay_steps": "steps of the decay; 0: none",
+    "train.decay_power": "power of the polynomial decay",
+    "train.final_learning_rate": "the decay does not go below this",
+    "train.clip_norm": "largest L2 norm of all dense gradients together",
+    "train.seed": "decides the initial weights",
+    "train.sum_blocks": "blocks into which a batch is cut for sums (docs/numerics.md); unset: one per rank",
+    "train.precision": "\"f32\", \"tf32\", \"bf16\" or \"f16\"",
+    "train.log_every": "steps between two lines of progress",
+    "optimizer.sparse.name": "\"sgd\", \"adagrad\", \"rowwise_adagrad\", \"lazy_adam\" or \"ftrl\"",
+    "optimizer.sparse.epsilon": "Adagrad, Adam: added outside the root",
+    "optimizer.sparse.initial_accumulator": "Adagrad, FTRL: first value of the accumulator",
+    "optimizer.sparse.beta1": "Adam: decay of the first moment",
+    "optimizer.sparse.beta2": "Adam: decay of the second moment",
+    "optimizer.sparse.beta": "FTRL: beta",
+    "optimizer.sparse.lambda1": "FTRL: strength of the L1 term",
+    "optimizer.sparse.lambda2": "FTRL: strength of the L2 term",
+    "optimizer.dense.name": "\"sgd\", \"adagrad\" or \"adam\"",
+    "optimizer.dense.epsilon": "Adagrad, Adam: added outside the root",
+    "optimizer.dense.initial_accumulator": "Adagrad: first value of the accumulator",
+    "optimizer.dense.beta1": "Adam: decay of the first moment",
+    "optimizer.dense.beta2": "Adam: decay of the second moment",
+    "eval.every": "an integer: steps between evaluations; with a point: fraction of an epoch; 0: at the end alone",
+    "eval.batch_size": "samples of one evaluation batch",
+    "eval.target_auc": "training stops at the first evaluation that reaches it",
+    "checkpoint.dir": "folder of the checkpoints; unset: none are written",
+    "checkpoint.save_every": "steps between checkpoints; 0: at the end alone",
+    "checkpoint.keep": "newest checkpoints that are kept",
+    "checkpoint.keep_best": "whether the checkpoint of the best evaluation is kept besides",
+    "run.device": "\"auto\", \"cpu\" or \"cuda\"",
+    "run.threads": "threads of this process over all its ranks; unset: one per core; changes no result",
+    "run.ranks": "data-parallel ranks",
+    "run.eval_ranks": "ranks that evaluate; unset: all",
+    "run.hybrid": "rows replicated on every rank: \"off\", \"auto\" or \"rows=N\"",
+    "run.schedule": "\"serial\", \"overlapped\" or \"captured\"; changes no result",
+    "run.transport": "\"auto\", \"local\", \"shm\", \"tcp\", \"nccl\" or \"verbs\"",
+    "run.output_dir": "folder for everything that is written and has no folder of its own",
+}
+
+/// Whether `path` is a key or a section of keys.
+pub fn is_known(path: &str) -> bool {
+    KEYS.iter().any(|key| key.path == path || is_section_of(path, key.path))
+}
+
+/// Whether `path` names a section that holds keys, such as `optimizer.sparse`.
+pub fn is_section(path: &str) -> bool {
+    KEYS.iter().any(|key| is_section_of(path, key.path))
+}
+
+fn is_section_of(section: &str, path: &str) -> bool {
+    path.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// The known key nearest to `path`: the same last word in another section first, then the smallest edit distance.
+pub fn nearest_key(path: &str) -> Option<&'static str> {
+    let last = path.rsplit('.').next().unwrap_or(path);
+    let moved = KEYS.iter().find(|key| key.path.rsplit('.').next() == Some(last));
+    moved.map(|key| key.path).or_else(|| {
+        // A typing error in the section or in the key, or a key without its section.
+        let sections = KEYS.iter().flat_map(|key| {
+            let section = key.path.split('.').next();
+            [Some(key.path), section.filter(|_| !path.contains('.'))]
+        });
+        nearest(path, sections.flatten()).or_else(|| {
+            let word = nearest(last, KEYS.iter().filter_map(|key| key.path.rsplit('.').next()))?;
+            KEYS.iter().find(|key| key.path.rsplit('.').next() == Some(word)).map(|key| key.path)
+        })
+    })
+}
+
+/// The candidate nearest to `word`, if any is near enough to be meant.
+pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let scored =
+        candidates.map(|candidate| (strsim::normalized_damerau_levenshtein(word, candidate), candidate));
+    // Note: of equally near candidates the first wins, so the answer does not depend on the order of a map.
+    let best = scored.fold(None, |best: Option<(f64, &str)>, next| match best {
+        Some(best) if best.0 >= next.0 => Some(best),
+        _ => Some(next),
+    });
+    best.filter(|(score, _)| *score >= 0.6).map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_keys() {
+        for (written, meant) in [
+            ("train.batch_sise", Some("train.batch_size")),
+            ("batch_size", Some("train.batch_size")),
+            ("trian.batch_size", Some("train.batch_size")),
+            ("model.batch_size", Some("train.batch_size")),
+            ("lerning_rate", Some("train.learning_rate")),
+            ("chekpoint", Some("checkpoint")),
+            ("optimizer.sprase.eps", None),
+            ("zebra", None),
+        ] {
+            let found = nearest_key(written);
+            if meant.is_some() {
+                assert_eq!(found, meant, "{written}");
+            } else {
+                assert!(found.is_none_or(|key| key.contains("optimizer")), "{written} gave {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sections_and_keys_are_known() {
+        assert!(is_known("train") && is_known("optimizer.sparse") && is_known("train.seed"));
+        assert!(!is_known("trai") && !is_known("train.seeds") && is_section("model"));
+    }
+}

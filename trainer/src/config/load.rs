@@ -1,0 +1,273 @@
+//! Layers of configuration into one: defaults, preset or file, `--set`, flags.
+
+use super::{Config, keys};
+use crate::error::{Error, Result};
+use serde::Deserialize as _;
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Table, Value};
+
+impl Config {
+    /// Reads a TOML text over the defaults. `place` names it in errors (a file name).
+    ///
+    /// # Errors
+    /// [`Error::UnknownKey`] and [`Error::Toml`] with `place:line`; [`Error::Config`] for an impossible optimiser.
+    pub fn from_toml(text: &str, place: &str) -> Result<Self> {
+        let mut config: Self = toml::from_str({
+            check_keys(text, place)?;
+            text
+        })
+        .map_err(|error| toml_error(&error, text, place))?;
+        config.optimizer.resolve()?;
+        Ok(config)
+    }
+
+    /// Reads a TOML file over the defaults.
+    ///
+    /// # Errors
+    /// As [`Config::from_toml`], and [`Error::Config`] where the file cannot be read.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Error::config("--config", format!("cannot read {}: {error}", path.display())))?;
+        Self::from_toml(&text, &path.display().to_string())
+    }
+
+    /// Applies `--set KEY=VALUE` arguments in order. A value is TOML; what is not TOML is taken as a string, so that
+    /// quotes lost to the shell are no error.
+    ///
+    /// # Errors
+    /// [`Error::UnknownKey`] with the nearest key, [`Error::Toml`] where the type is wrong.
+    pub fn set_all<S: AsRef<str>>(&mut self, arguments: &[S]) -> Result<()> {
+        for argument in arguments {
+            self.set(argument.as_ref())?;
+        }
+        self.optimizer.resolve()
+    }
+
+    fn set(&mut self, argument: &str) -> Result<()> {
+        let Some((key, text)) = argument.split_once('=') else {
+            return Err(Error::Usage(format!("--set expects KEY=VALUE, found \"{argument}\"")));
+        };
+        let (key, text) = (key.trim(), text.trim());
+        if !keys::is_known(key) || keys::is_section(key) {
+            return Err(unknown("--set".to_owned(), key));
+        }
+        match key {
+            // The settings of the former optimiser go with its name.
+            "optimizer.sparse.name" => self.optimizer.sparse = super::SparseOptimizer::default(),
+            "optimizer.dense.name" => self.optimizer.dense = super::DenseOptimizer::default(),
+            _ => {}
+        }
+        let mut table = self.to_table();
+        insert(&mut table, key, parse_value(text));
+        *self = Self::deserialize(Value::Table(table)).map_err(|error| Error::Toml {
+            place: format!("--set {key}"),
+            message: error.message().to_owned(),
+        })?;
+        Ok(())
+    }
+
+    /// The configuration as a TOML table; unset keys are absent.
+    pub fn to_table(&self) -> Table {
+        Table::try_from(self).expect("every field of a configuration has a TOML form")
+    }
+}
+
+/// A TOML value, or the text itself as a string.
+fn parse_value(text: &str) -> Value {
+    let parsed = toml::from_str::<Table>(&format!("value = {text}\n"));
+    // Note: one key alone, lest a line break smuggle in a second one.
+    let single = parsed.ok().filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
+    single.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// Puts `value` at the dotted `path`, making tables on the way.
+fn insert(table: &mut Table, path: &str, value: Value) {
+    match path.split_once('.') {
+        None => {
+            table.insert(path.to_owned(), value);
+        }
+        Some((first, rest)) => {
+            let inner = table.entry(first).or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(inner) = inner {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}
+
+/// Refuses the first key of `text` that is not known.
+fn check_keys(text: &str, place: &str) -> Result<()> {
+    let table = DeTable::parse(text).map_err(|error| toml_error(&error, text, place))?;
+    check_table("", table.get_ref(), text, place)
+}
+
+fn check_table(prefix: &str, table: &DeTable<'_>, text: &str, place: &str) -> Result<()> {
+    // The map is ordered by name; errors come in the order of the file.
+    let mut entries: Vec<(&Spanned<_>, &Spanned<DeValue<'_>>)> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    for (key, value) in entries {
+        let name: &str = key.get_ref();
+        let path = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
+        let here = || format!("{place}:{}", line_of(text, key.span().start));
+        if !keys::is_known(&path) {
+            return Err(unknown(here(), &path));
+        }
+        match (keys::is_section(&path), value.get_ref()) {
+            (true, DeValue::Table(inner)) => check_table(&path, inner, text, place)?,
+            (true, _) => {
+                return Err(Error::Toml {
+                    place: here(),
+                    message: format!("`{path}` is a section, not a value: write `[{path}]`"),
+                });
+            }
+            (false, DeValue::Table(_)) => {
+                return Err(Error::Toml {
+                    place: here(),
+                    message: format!("`{path}` is a value, not a section: write `{path} = ...`"),
+                });
+            }
+            (false, _) => {}
+        }
+    }
+    Ok(())
+}
+
+fn unknown(place: String, key: &str) -> Error {
+    Error::UnknownKey { place, key: key.to_owned(), nearest: keys::nearest_key(key).map(str::to_owned) }
+}
+
+fn toml_error(error: &toml::de::Error, text: &str, place: &str) -> Error {
+    let line = error.span().map(|span| line_of(text, span.start));
+    let place = line.map_or_else(|| place.to_owned(), |line| format!("{place}:{line}"));
+    // The library's message names neither the key nor the found value; the line shows both.
+    let shown = line.and_then(|line| text.lines().nth(line - 1)).unwrap_or_default().trim();
+    Error::Toml { place, message: format!("{} in `{shown}`", error.message().trim()) }
+}
+
+/// Line of a byte position, counted from 1.
+fn line_of(text: &str, position: usize) -> usize {
+    text.bytes().take(position).filter(|byte| *byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{EvalEvery, Hybrid, Ids, TableRows};
+
+    fn message(text: &str) -> String {
+        Config::from_toml(text, "a.toml").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_unknown_key_names_file_line_path_and_the_nearest() {
+        assert_eq!(
+            message("[model]\ndim = 8\n\n[train]\nbatch_sise = 512\n"),
+            "a.toml:5: unknown key `train.batch_sise`: did you mean `train.batch_size`?"
+        );
+        assert_eq!(message("[trian]\nseed = 1\n"), "a.toml:1: unknown key `trian`: did you mean `train`?");
+        assert!(message("zebra = 1\n").starts_with("a.toml:1: unknown key `zebra`; `headlong config show`"));
+        assert!(message("[optimizer.sparse]\nbeta3 = 1\n").contains("`optimizer.sparse.beta3`"));
+    }
+
+    #[test]
+    fn a_wrong_type_names_file_and_line() {
+        let text = message("[train]\nseed = 1\nbatch_size = \"many\"\n");
+        assert!(text.starts_with("a.toml:3: ") && text.contains("batch_size = \"many\""), "{text}");
+        assert!(message("[train\n").starts_with("a.toml:1: "));
+        assert!(message("train = 3\n").contains("is a section"));
+        assert!(message("[train.seed]\nx = 1\n").contains("is a value"));
+    }
+
+    #[test]
+    fn set_takes_toml_and_bare_words() {
+        let mut config = Config::default();
+        config
+            .set_all(&[
+                "train.batch_size=64",
+                "data.ids = dictionary",
+                "tables.rows=[1, 2]",
+                "eval.every=0.25",
+                "run.hybrid=rows=7",
+                "data.dense_transform=ln(x+3)",
+                "optimizer.sparse.name=\"ftrl\"",
+                "optimizer.sparse.lambda1=0.5",
+            ])
+            .unwrap();
+        assert_eq!(config.train.batch_size, 64);
+        assert_eq!(config.data.ids, Ids::Dictionary);
+        assert_eq!(config.tables.rows, TableRows::List(vec![1, 2]));
+        assert_eq!(config.eval.every, EvalEvery::EpochFraction(0.25));
+        assert_eq!(config.run.hybrid, Hybrid::Rows(7));
+        assert_eq!(config.optimizer.sparse.settings.lambda1, Some(0.5));
+        assert_eq!(config.optimizer.sparse.settings.epsilon, None);
+    }
+
+    #[test]
+    fn set_names_what_is_wrong() {
+        let error = |argument: &str| Config::default().set_all(&[argument]).unwrap_err().to_string();
+        assert_eq!(
+            error("train.batch_sise=3"),
+            "--set: unknown key `train.batch_sise`: did you mean `train.batch_size`?"
+        );
+        assert!(error("train=3").contains("unknown key `train`"));
+        assert!(error("train.batch_size").contains("KEY=VALUE"));
+        assert!(error("train.batch_size=-3").starts_with("--set train.batch_size: "));
+        assert!(error("data.ids=3").starts_with("--set data.ids: "));
+        assert!(error("run.hybrid=some").contains("rows=N"));
+    }
+
+    #[test]
+    fn every_field_is_a_key_and_every_key_a_field() {
+        let full = Config::default().all_set();
+        let mut fields = Vec::new();
+        collect("", &full.to_table(), &mut fields);
+        let mut known: Vec<String> = keys::KEYS.iter().map(|key| key.path.to_owned()).collect();
+        // The two optimisers share one settings type; FTRL is for tables alone.
+        fields.retain(|path| {
+            !["optimizer.dense.beta", "optimizer.dense.lambda1", "optimizer.dense.lambda2"]
+                .contains(&path.as_str())
+        });
+        fields.sort();
+        known.sort();
+        assert_eq!(fields, known);
+    }
+
+    fn collect(prefix: &str, table: &Table, fields: &mut Vec<String>) {
+        for (key, value) in table {
+            let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            match value {
+                Value::Table(inner) => collect(&path, inner, fields),
+                _ => fields.push(path),
+            }
+        }
+    }
+
+    impl Config {
+        /// Every optional key set to something.
+        fn all_set(mut self) -> Self {
+            self.tables.max_rows = Some(1);
+            self.data.dictionary = Some("d".into());
+            self.train.steps = Some(1);
+            self.train.sparse_learning_rate = Some(1.0);
+            self.train.clip_norm = Some(1.0);
+            self.train.sum_blocks = Some(1);
+            self.eval.target_auc = Some(0.8);
+            self.checkpoint.dir = Some("c".into());
+            self.run.threads = Some(1);
+            self.run.eval_ranks = Some(1);
+            let settings = super::super::OptimizerSettings {
+                epsilon: Some(1.0),
+                initial_accumulator: Some(1.0),
+                beta1: Some(1.0),
+                beta2: Some(1.0),
+                beta: Some(1.0),
+                lambda1: Some(1.0),
+                lambda2: Some(1.0),
+            };
+            self.optimizer.sparse.settings = settings;
+            self.optimizer.dense.settings = settings;
+            self
+        }
+    }
+}

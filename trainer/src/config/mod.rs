@@ -1,0 +1,518 @@
+//! The configuration: every setting that can change a result, with its default, its unit in its name.
+//!
+//! A configuration is built in layers, each over the one before: the defaults of this file, then a preset or
+//! a TOML file, then `--set key=value`, then the flags the user typed ([`load`]). Unknown keys are refused with
+//! the nearest known one ([`keys`]); values that cannot work are refused before anything is allocated
+//! ([`validate`]). The environment is never read.
+//!
+//! ```
+//! let config = headlong::config::Config::from_toml("[train]\nbatch_size = 512\n", "example").unwrap();
+//! assert_eq!(config.train.batch_size, 512);
+//! assert_eq!(config.model.dim, 16);
+//! ```
+
+pub mod keys;
+pub mod load;
+mod optimizers;
+pub mod render;
+pub mod validate;
+
+pub use optimizers::{DenseOptimizer, OptimizerSettings, OptimizersConfig, SparseOptimizer};
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The whole effective configuration of a run. `headlong config show` prints it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// The dense network and the width of the embedding vectors.
+    pub model: ModelConfig,
+    /// The embedding tables: one per categorical column.
+    pub tables: TablesConfig,
+    /// The files, what their columns mean, and how ids become row indices.
+    pub data: DataConfig,
+    /// The data set that is written when no file is named.
+    pub synthetic: SyntheticConfig,
+    /// Batch, duration, learning rate, seed.
+    pub train: TrainConfig,
+    /// The two optimisers.
+    pub optimizer: OptimizersConfig,
+    /// When and how the model is evaluated.
+    pub eval: EvalConfig,
+    /// When and where the state is saved.
+    pub checkpoint: CheckpointConfig,
+    /// How the run uses the machine. Nothing here changes a result, except `ranks` where `train.sum_blocks` is unset.
+    pub run: RunConfig,
+}
+
+/// The model: DLRM as published (docs/numerics.md names the initialisation and the order of the interaction).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModelConfig {
+    /// Width of every embedding vector, in elements.
+    pub dim: usize,
+    /// Widths of the bottom network's layers after its `data.num_dense` inputs; the last equals `dim`.
+    pub bottom: Vec<usize>,
+    /// Widths of the top network's layers after the interaction; the last is 1.
+    pub top: Vec<usize>,
+    /// How the bottom output and the pooled vectors meet.
+    pub interaction: Interaction,
+    /// The loss.
+    pub loss: Loss,
+}
+
+impl Default for ModelConfig {
+    fn default() -> Self {
+        Self {
+            dim: 16,
+            bottom: vec![64, 32, 16],
+            top: vec![64, 32, 1],
+            interaction: Interaction::Dot,
+            loss: Loss::Bce,
+        }
+    }
+}
+
+/// How the bottom output and the pooled vectors meet before the top network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Interaction {
+    /// `[bottom output, strict lower triangle of F·Fᵀ]`, F the stack of the bottom output and the pooled vectors.
+    Dot,
+    /// All vectors one after another.
+    Cat,
+}
+
+/// The loss of a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Loss {
+    /// Binary cross entropy from logits, in nats.
+    Bce,
+    /// Squared error of the sigmoid (the original DLRM's debug run uses it).
+    Mse,
+}
+
+/// The embedding tables.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TablesConfig {
+    /// Rows of each table.
+    pub rows: TableRows,
+    /// No table gets more rows than this; ids beyond fold into it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_rows: Option<u64>,
+    /// How the vectors of one bag become one vector.
+    pub pooling: Pooling,
+}
+
+/// Rows of each table: given one by one, by name, or found by the dictionary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum TableRows {
+    /// One count per categorical column, in column order.
+    List(Vec<u64>),
+    /// The same number for every column.
+    Each(u64),
+    /// A published list ([`crate::preset::cardinalities`]) or `"dictionary"`: as many as the dictionary holds.
+    Named(String),
+}
+
+/// The word that makes [`TableRows::Named`] follow the dictionary.
+pub const ROWS_FROM_DICTIONARY: &str = "dictionary";
+
+impl Default for TableRows {
+    fn default() -> Self {
+        Self::Each(100_000)
+    }
+}
+
+/// How the vectors of one bag become one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooling {
+    /// Their sum, in the order of the bag.
+    #[default]
+    Sum,
+}
+
+/// The files and the meaning of their columns.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DataConfig {
+    /// Training files, read in this order. Empty: the synthetic data set, where `synthetic.enabled`.
+    pub train: Vec<PathBuf>,
+    /// Validation files, read in this order.
+    pub valid: Vec<PathBuf>,
+    /// Number of integer columns.
+    pub num_dense: usize,
+    /// Number of categorical columns, which is the number of tables.
+    pub num_sparse: usize,
+    /// How a raw id becomes a row index.
+    pub ids: Ids,
+    /// The hash of `ids = "hash"`, by name; it is kept in the checkpoint.
+    pub hash: String,
+    /// `admitted` and `dictionary`: an id gets its own row when it is seen this often.
+    pub min_count: u32,
+    /// `dictionary`: the folder of `headlong data make`. Unset: `train` builds one in `run.output_dir`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dictionary: Option<PathBuf>,
+    /// What is done to an integer before it enters the model; it is kept in the checkpoint.
+    pub dense_transform: DenseTransform,
+    /// What a malformed line does.
+    pub on_bad_row: OnBadRow,
+    /// Batches that are read ahead.
+    pub prefetch_batches: usize,
+    /// Where decoded data is kept between epochs.
+    pub cache: CacheData,
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self {
+            train: Vec::new(),
+            valid: Vec::new(),
+            num_dense: 13,
+            num_sparse: 26,
+            ids: Ids::Hash,
+            hash: "murmur3-fmix32".to_owned(),
+            min_count: 3,
+            dictionary: None,
+            dense_transform: DenseTransform::LnPlus1,
+            on_bad_row: OnBadRow::Error,
+            prefetch_batches: 4,
+            cache: CacheData::Off,
+        }
+    }
+}
+
+/// How a raw id becomes a row index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ids {
+    /// Hashed into the table's rows: no state, collisions possible.
+    Hash,
+    /// One pass: an id gets a row of its own at its `min_count`-th sight; before that its column's shared row.
+    Admitted,
+    /// Two passes: ids seen at least `min_count` times have rows of their own, the others share one.
+    Dictionary,
+}
+
+/// What is done to an integer before it enters the model. Three are in use for the same data; mixing them is an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DenseTransform {
+    /// The integer as it is, missing = 0.
+    #[serde(rename = "none")]
+    None,
+    /// ln(max(x, 0) + 1), missing = 0: facebookresearch/dlrm, MLPerf v1, HugeCTR.
+    #[serde(rename = "ln(x+1)")]
+    LnPlus1,
+    /// ln(x + 3): NVIDIA DeepLearningExamples, NVTabular.
+    #[serde(rename = "ln(x+3)")]
+    LnPlus3,
+    /// ln(x − (m − 2)), m the minimum over all integer columns of the file: TorchRec's npy files.
+    #[serde(rename = "file-minimum")]
+    FileMinimum,
+}
+
+/// What a malformed line does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnBadRow {
+    /// Ends the run, naming file and line.
+    Error,
+    /// Is left out, counted and reported.
+    Skip,
+}
+
+/// Where decoded data is kept between epochs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheData {
+    /// Nowhere: every epoch reads the files.
+    Off,
+    /// In main memory.
+    Host,
+    /// In the accelerator's memory.
+    Device,
+    /// Where it fits.
+    Auto,
+}
+
+/// The synthetic data set: Criteo's format, a planted truth, the same rows for the same seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SyntheticConfig {
+    /// Whether it is written and used where no training file is named. Without it, naming no file is an error, so that
+    /// a forgotten flag never trains on made-up data.
+    pub enabled: bool,
+    /// Rows of the training file.
+    pub train_rows: u64,
+    /// Rows of the validation file.
+    pub valid_rows: u64,
+    /// Decides every row; independent of `train.seed`.
+    pub seed: u64,
+}
+
+impl Default for SyntheticConfig {
+    fn default() -> Self {
+        Self { enabled: false, train_rows: 400_000, valid_rows: 50_000, seed: 1 }
+    }
+}
+
+/// Batch, duration, learning rate, seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrainConfig {
+    /// Samples of one batch, over all ranks.
+    pub batch_size: usize,
+    /// Batches whose gradients are summed (as one mean) before the weights move: one step reads
+    /// `batch_size * accumulate` samples.
+    pub accumulate: usize,
+    /// Passes over the training files; a fraction stops inside one.
+    pub epochs: f64,
+    /// Steps, instead of `epochs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// Learning rate after the warm-up.
+    pub learning_rate: f64,
+    /// Learning rate of the tables where it differs; the warm-up and the decay scale both alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparse_learning_rate: Option<f64>,
+    /// Steps over which the learning rate grows linearly from (almost) 0; 0: none.
+    pub warmup_steps: u64,
+    /// First step of the decay; used where `decay_steps` is not 0.
+    pub decay_start_step: u64,
+    /// Steps of the decay; 0: none.
+    pub decay_steps: u64,
+    /// Power of the polynomial decay.
+    pub decay_power: f64,
+    /// Learning rate below which the decay does not go.
+    pub final_learning_rate: f64,
+    /// Largest L2 norm of all dense gradients together; larger ones are scaled down to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
+    /// Decides the initial weights.
+    pub seed: u64,
+    /// Blocks into which a batch is cut for sums (docs/numerics.md). Unset: one per rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sum_blocks: Option<usize>,
+    /// Arithmetic of the dense layers.
+    pub precision: Precision,
+    /// Steps between two lines of progress.
+    pub log_every: u64,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            batch_size: 2048,
+            accumulate: 1,
+            epochs: 1.0,
+            steps: None,
+            learning_rate: 0.02,
+            sparse_learning_rate: None,
+            warmup_steps: 0,
+            decay_start_step: 0,
+            decay_steps: 0,
+            decay_power: 2.0,
+            final_learning_rate: 1e-7,
+            clip_norm: None,
+            seed: 1,
+            sum_blocks: None,
+            precision: Precision::F32,
+            log_every: 100,
+        }
+    }
+}
+
+/// Arithmetic of the dense layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// IEEE single precision.
+    #[value(alias = "fp32")]
+    F32,
+    /// Single precision with products of 19-bit operands (accelerators).
+    Tf32,
+    /// bfloat16 products, f32 sums.
+    Bf16,
+    /// Half precision products, f32 sums.
+    F16,
+}
+
+/// When and how the model is evaluated. It always is at the end, where there are validation files.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EvalConfig {
+    /// An integer: every so many steps. A number with a point: every such fraction of an epoch. 0: at the end alone.
+    pub every: EvalEvery,
+    /// Samples of one evaluation batch.
+    pub batch_size: usize,
+    /// Training stops at the first evaluation that reaches this area under the ROC curve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_auc: Option<f64>,
+}
+
+impl Default for EvalConfig {
+    fn default() -> Self {
+        Self { every: EvalEvery::Steps(0), batch_size: 4096, target_auc: None }
+    }
+}
+
+/// How often the model is evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum EvalEvery {
+    /// Every so many steps; 0: at the end alone.
+    Steps(u64),
+    /// Every such fraction of an epoch.
+    EpochFraction(f64),
+}
+
+/// When and where the state is saved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckpointConfig {
+    /// Folder of the checkpoints. Unset: none are written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// Steps between two checkpoints; 0: at the end alone. One is always written at the end.
+    pub save_every: u64,
+    /// The newest checkpoints that are kept.
+    pub keep: usize,
+    /// Whether the checkpoint of the best evaluation is kept besides.
+    pub keep_best: bool,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self { dir: None, save_every: 0, keep: 2, keep_best: true }
+    }
+}
+
+/// How the run uses the machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunConfig {
+    /// Where the arithmetic happens.
+    pub device: DeviceChoice,
+    /// Threads of this process, over all its ranks. Unset: one per core. It never changes a result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// Data-parallel ranks.
+    pub ranks: usize,
+    /// Ranks that evaluate. Unset: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_ranks: Option<usize>,
+    /// Which rows are replicated on every rank: `"off"`, `"auto"` or `"rows=N"`.
+    pub hybrid: Hybrid,
+    /// How the stages of an iteration are laid on lanes.
+    pub schedule: ScheduleChoice,
+    /// How bytes travel between ranks.
+    pub transport: TransportChoice,
+    /// Folder for everything that is written and has no folder of its own.
+    pub output_dir: PathBuf,
+}
+
+impl Default for RunConfig {
+    fn default() -> Self {
+        Self {
+            device: DeviceChoice::Auto,
+            threads: None,
+            ranks: 1,
+            eval_ranks: None,
+            hybrid: Hybrid::Auto,
+            schedule: ScheduleChoice::Serial,
+            transport: TransportChoice::Auto,
+            output_dir: PathBuf::from("headlong-out"),
+        }
+    }
+}
+
+/// Where the arithmetic happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceChoice {
+    /// The fastest device present.
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A CUDA device.
+    Cuda,
+}
+
+/// Which rows are replicated on every rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Hybrid {
+    /// None: every row has one owner.
+    Off,
+    /// The rows for which it pays, by the cost model.
+    Auto,
+    /// The N most frequent rows.
+    Rows(u64),
+}
+
+impl TryFrom<String> for Hybrid {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl std::str::FromStr for Hybrid {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rows = text.strip_prefix("rows=").and_then(|number| number.parse().ok());
+        match (text, rows) {
+            ("off", _) => Ok(Self::Off),
+            ("auto", _) => Ok(Self::Auto),
+            (_, Some(rows)) => Ok(Self::Rows(rows)),
+            _ => Err(format!("expected \"off\", \"auto\" or \"rows=N\", found \"{text}\"")),
+        }
+    }
+}
+
+impl From<Hybrid> for String {
+    fn from(hybrid: Hybrid) -> Self {
+        match hybrid {
+            Hybrid::Off => "off".to_owned(),
+            Hybrid::Auto => "auto".to_owned(),
+            Hybrid::Rows(rows) => format!("rows={rows}"),
+        }
+    }
+}
+
+/// How the stages of an iteration are laid on lanes. Results do not depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ScheduleChoice {
+    /// All stages on one lane, in program order.
+    Serial,
+    /// Each lane has its own stream.
+    Overlapped,
+    /// The overlapped iteration, captured once and replayed.
+    Captured,
+}
+
+/// How bytes travel between ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum TransportChoice {
+    /// The best that all ranks can use.
+    Auto,
+    /// Threads of one process.
+    Local,
+    /// Shared memory between processes.
+    Shm,
+    /// TCP.
+    Tcp,
+    /// NCCL.
+    Nccl,
+    /// InfiniBand verbs.
+    Verbs,
+}

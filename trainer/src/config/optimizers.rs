@@ -1,0 +1,220 @@
+//! The two optimisers of a run, and which settings each has.
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// The two optimisers: one for the tables, one for the dense network.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OptimizersConfig {
+    /// The optimiser of the embedding tables.
+    pub sparse: SparseOptimizer,
+    /// The optimiser of the dense network.
+    pub dense: DenseOptimizer,
+}
+
+/// The optimiser of the embedding tables: `sgd`, `adagrad`, `rowwise_adagrad`, `lazy_adam` or `ftrl`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SparseOptimizer {
+    /// One of [`SPARSE_NAMES`].
+    pub name: String,
+    /// Settings; those of other optimisers stay unset.
+    #[serde(flatten)]
+    pub settings: OptimizerSettings,
+}
+
+/// The optimiser of the dense network: `sgd`, `adagrad` or `adam`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DenseOptimizer {
+    /// One of [`DENSE_NAMES`].
+    pub name: String,
+    /// Settings; those of other optimisers stay unset.
+    #[serde(flatten)]
+    pub settings: OptimizerSettings,
+}
+
+impl Default for SparseOptimizer {
+    fn default() -> Self {
+        Self { name: "adagrad".to_owned(), settings: OptimizerSettings::default() }
+    }
+}
+
+impl Default for DenseOptimizer {
+    fn default() -> Self {
+        Self { name: "adagrad".to_owned(), settings: OptimizerSettings::default() }
+    }
+}
+
+/// Settings of an optimiser. [`super::load`] fills the unset ones that the named optimiser has with its defaults
+/// and refuses the ones it lacks, so after loading a setting is `Some` exactly where it has a meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OptimizerSettings {
+    /// Added to the root of the accumulator, outside the root. Default 1e-10 (Adagrad), 1e-8 (Adam).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epsilon: Option<f64>,
+    /// First value of the accumulator. Default 0; FTRL 0.1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial_accumulator: Option<f64>,
+    /// Adam: decay of the first moment. Default 0.9.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta1: Option<f64>,
+    /// Adam: decay of the second moment. Default 0.999.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta2: Option<f64>,
+    /// FTRL: β of the paper. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta: Option<f64>,
+    /// FTRL: strength of the L1 term. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lambda1: Option<f64>,
+    /// FTRL: strength of the L2 term. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lambda2: Option<f64>,
+}
+
+/// Names of the sparse optimisers.
+pub const SPARSE_NAMES: [&str; 5] = ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam", "ftrl"];
+
+/// Names of the dense optimisers.
+pub const DENSE_NAMES: [&str; 3] = ["sgd", "adagrad", "adam"];
+
+/// Settings of the optimiser called `name`, each with its default.
+fn defaults_of(name: &str) -> OptimizerSettings {
+    let none = OptimizerSettings::default();
+    match name {
+        "adagrad" | "rowwise_adagrad" => {
+            OptimizerSettings { epsilon: Some(1e-10), initial_accumulator: Some(0.0), ..none }
+        }
+        "adam" | "lazy_adam" => {
+            OptimizerSettings { epsilon: Some(1e-8), beta1: Some(0.9), beta2: Some(0.999), ..none }
+        }
+        "ftrl" => OptimizerSettings {
+            initial_accumulator: Some(0.1),
+            beta: Some(0.0),
+            lambda1: Some(0.0),
+            lambda2: Some(0.0),
+            ..none
+        },
+        _ => none,
+    }
+}
+
+impl OptimizerSettings {
+    /// Every setting by name.
+    fn named(&mut self) -> [(&'static str, &mut Option<f64>); 7] {
+        [
+            ("epsilon", &mut self.epsilon),
+            ("initial_accumulator", &mut self.initial_accumulator),
+            ("beta1", &mut self.beta1),
+            ("beta2", &mut self.beta2),
+            ("beta", &mut self.beta),
+            ("lambda1", &mut self.lambda1),
+            ("lambda2", &mut self.lambda2),
+        ]
+    }
+
+    /// Fills unset settings of the optimiser `name` and refuses the ones it lacks.
+    fn resolve(&mut self, section: &str, name: &str) -> Result<()> {
+        let mut defaults = defaults_of(name);
+        for ((key, value), (_, default)) in self.named().into_iter().zip(defaults.named()) {
+            match (*value, *default) {
+                (Some(_), None) => {
+                    return Err(Error::config(
+                        format!("{section}.{key}"),
+                        format!("the optimizer `{name}` has no such setting; leave it out"),
+                    ));
+                }
+                (Some(given), Some(_)) if !given.is_finite() || given < 0.0 => {
+                    return Err(Error::config(
+                        format!("{section}.{key}"),
+                        format!("expected a number of at least 0, found {given}"),
+                    ));
+                }
+                (None, default) => *value = default,
+                (Some(_), Some(_)) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a name that is not in `names`, naming the nearest.
+fn check_name(key: &str, name: &str, names: &[&str]) -> Result<()> {
+    if names.contains(&name) {
+        return Ok(());
+    }
+    let nearest = super::keys::nearest(name, names.iter().copied());
+    let hint = nearest.map_or(String::new(), |nearest| format!("; did you mean \"{nearest}\"?"));
+    Err(Error::config(key, format!("expected one of {}, found \"{name}\"{hint}", names.join(", "))))
+}
+
+impl OptimizersConfig {
+    /// Checks the names and settles the settings of both.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the key: an unknown optimiser, or a setting it does not have.
+    pub fn resolve(&mut self) -> Result<()> {
+        check_name("optimizer.sparse.name", &self.sparse.name, &SPARSE_NAMES)?;
+        check_name("optimizer.dense.name", &self.dense.name, &DENSE_NAMES)?;
+        self.sparse.settings.resolve("optimizer.sparse", &self.sparse.name)?;
+        self.dense.settings.resolve("optimizer.dense", &self.dense.name)
+    }
+
+    /// `--optimizer NAME`: sets both, where both have it. `rowwise_adagrad` and `ftrl` leave the dense network
+    /// with `adagrad`; `adam` and `lazy_adam` mean lazy Adam for the tables and Adam for the dense network.
+    /// Settings return to the defaults of the new optimiser where the name changes.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where no optimiser has that name.
+    pub fn set_both(&mut self, name: &str) -> Result<()> {
+        let (sparse, dense) = match name {
+            "adam" | "lazy_adam" => ("lazy_adam", "adam"),
+            "rowwise_adagrad" | "ftrl" => (name, "adagrad"),
+            other => (other, other),
+        };
+        check_name("--optimizer", sparse, &SPARSE_NAMES)?;
+        if self.sparse.name != sparse {
+            self.sparse = SparseOptimizer { name: sparse.to_owned(), ..SparseOptimizer::default() };
+        }
+        if self.dense.name != dense {
+            self.dense = DenseOptimizer { name: dense.to_owned(), ..DenseOptimizer::default() };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_of_another_optimizer_is_refused() {
+        let mut optimizers = OptimizersConfig::default();
+        optimizers.sparse.name = "sgd".to_owned();
+        optimizers.sparse.settings.beta1 = Some(0.9);
+        let message = optimizers.resolve().unwrap_err().to_string();
+        assert!(message.contains("optimizer.sparse.beta1") && message.contains("sgd"), "{message}");
+    }
+
+    #[test]
+    fn one_flag_sets_both() {
+        let mut optimizers = OptimizersConfig::default();
+        optimizers.resolve().unwrap();
+        for (flag, sparse, dense) in [
+            ("sgd", "sgd", "sgd"),
+            ("adam", "lazy_adam", "adam"),
+            ("lazy_adam", "lazy_adam", "adam"),
+            ("ftrl", "ftrl", "adagrad"),
+            ("rowwise_adagrad", "rowwise_adagrad", "adagrad"),
+            ("adagrad", "adagrad", "adagrad"),
+        ] {
+            optimizers.set_both(flag).unwrap();
+            optimizers.resolve().unwrap();
+            assert_eq!((optimizers.sparse.name.as_str(), optimizers.dense.name.as_str()), (sparse, dense));
+        }
+        assert!(optimizers.set_both("adagard").unwrap_err().to_string().contains("did you mean \"adagrad\""));
+    }
+}

@@ -1,0 +1,303 @@
+//! Refuses values that cannot work, before anything is read or allocated.
+
+use super::{
+    CacheData, Config, DeviceChoice, EvalEvery, Hybrid, Ids, Interaction, Precision, ROWS_FROM_DICTIONARY,
+    ScheduleChoice, TableRows, TransportChoice,
+};
+use crate::error::{Error, Result};
+use crate::preset;
+
+impl Config {
+    /// Checks every value and every combination; opens no file.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Contradiction`] or [`Error::Unsupported`], each naming the key.
+    pub fn validate(&self) -> Result<()> {
+        self.validate_model()?;
+        self.validate_tables()?;
+        self.validate_train()?;
+        self.validate_rest()?;
+        refuse_unsupported(self)
+    }
+
+    fn validate_model(&self) -> Result<()> {
+        let model = &self.model;
+        at_least_one("model.dim", model.dim)?;
+        check_widths("model.bottom", &model.bottom)?;
+        check_widths("model.top", &model.top)?;
+        let last = model.bottom[model.bottom.len() - 1];
+        if model.interaction == Interaction::Dot && last != model.dim {
+            return Err(Error::config(
+                "model.bottom",
+                format!(
+                    "the last width must equal model.dim = {} for the dot interaction, found {last}",
+                    model.dim
+                ),
+            ));
+        }
+        match model.top.last() {
+            Some(1) => Ok(()),
+            last => Err(Error::config("model.top", format!("the last width must be 1, found {last:?}"))),
+        }
+    }
+
+    fn validate_tables(&self) -> Result<()> {
+        let num_sparse = self.data.num_sparse;
+        at_least_one("data.num_dense", self.data.num_dense)?;
+        at_least_one("data.num_sparse", num_sparse)?;
+        let from_dictionary =
+            matches!(&self.tables.rows, TableRows::Named(name) if name == ROWS_FROM_DICTIONARY);
+        if from_dictionary && self.data.ids != Ids::Dictionary {
+            return Err(Error::contradiction(
+                "tables.rows = \"dictionary\"",
+                format!("data.ids = {}", quoted(&self.data.ids)),
+                "only ids = \"dictionary\" has a dictionary to take the numbers of rows from",
+            ));
+        }
+        match self.tables.max_rows {
+            Some(0) => return Err(Error::config("tables.max_rows", "expected at least 1, found 0")),
+            Some(1) if self.data.ids != Ids::Hash => {
+                return Err(Error::config(
+                    "tables.max_rows",
+                    "expected at least 2: one row is shared by rare ids",
+                ));
+            }
+            _ => {}
+        }
+        let rows = self.given_rows()?;
+        for (column, rows) in rows.iter().flatten().enumerate() {
+            let least = if self.data.ids == Ids::Hash { 1 } else { 2 };
+            if *rows < least {
+                return Err(Error::config(
+                    "tables.rows",
+                    format!("table C{} needs at least {least} rows, found {rows}", column + 1),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of each table before `tables.max_rows`; `None` where the dictionary decides.
+    ///
+    /// # Errors
+    /// [`Error::Config`]: an unknown name, or a list of another length than `data.num_sparse`.
+    pub fn given_rows(&self) -> Result<Option<Vec<u64>>> {
+        let num_sparse = self.data.num_sparse;
+        let rows = match &self.tables.rows {
+            TableRows::Each(rows) => vec![*rows; num_sparse],
+            TableRows::List(rows) => rows.clone(),
+            TableRows::Named(name) if name == ROWS_FROM_DICTIONARY => return Ok(None),
+            TableRows::Named(name) => preset::cardinalities(name)?.to_vec(),
+        };
+        if rows.len() != num_sparse {
+            return Err(Error::config(
+                "tables.rows",
+                format!("expected {num_sparse} numbers (data.num_sparse), found {}", rows.len()),
+            ));
+        }
+        Ok(Some(rows))
+    }
+
+    /// Rows of each table: those of the dictionary where it decides, else the given ones, both under
+    /// `tables.max_rows`.
+    ///
+    /// # Errors
+    /// As [`Config::given_rows`]; [`Error::Config`] where the dictionary should decide and none is given.
+    pub fn table_rows(&self, dictionary_rows: Option<&[u64]>) -> Result<Vec<u64>> {
+        let rows = match (self.given_rows()?, dictionary_rows) {
+            (Some(rows), _) => rows,
+            (None, Some(rows)) => rows.to_vec(),
+            (None, None) => {
+                return Err(Error::config("tables.rows", "the dictionary decides, and it is not built yet"));
+            }
+        };
+        let cap = self.tables.max_rows.unwrap_or(u64::MAX);
+        Ok(rows.into_iter().map(|rows| rows.min(cap)).collect())
+    }
+
+    fn validate_train(&self) -> Result<()> {
+        let train = &self.train;
+        at_least_one("train.batch_size", train.batch_size)?;
+        at_least_one("train.accumulate", train.accumulate)?;
+        positive("train.epochs", train.epochs)?;
+        positive("train.learning_rate", train.learning_rate)?;
+        if train.steps == Some(0) {
+            return Err(Error::config("train.steps", "expected at least 1, found 0"));
+        }
+        for (key, value) in
+            [("train.sparse_learning_rate", train.sparse_learning_rate), ("train.clip_norm", train.clip_norm)]
+        {
+            value.map_or(Ok(()), |value| positive(key, value))?;
+        }
+        if train.decay_steps > 0 {
+            positive("train.decay_power", train.decay_power)?;
+            positive("train.final_learning_rate", train.final_learning_rate)?;
+            if train.decay_start_step < train.warmup_steps {
+                return Err(Error::contradiction(
+                    format!("train.decay_start_step = {}", train.decay_start_step),
+                    format!("train.warmup_steps = {}", train.warmup_steps),
+                    "the decay starts after the warm-up",
+                ));
+            }
+        }
+        let blocks = self.sum_blocks();
+        if blocks == 0 || blocks > train.batch_size {
+            return Err(Error::config(
+                "train.sum_blocks",
+                format!("expected 1 to train.batch_size = {}, found {blocks}", train.batch_size),
+            ));
+        }
+        at_least_one("train.log_every", usize::try_from(train.log_every).unwrap_or(usize::MAX))
+    }
+
+    /// Refuses to train without data: a forgotten flag must not end in a run on made-up rows.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where no training file is named and `synthetic.enabled` is false, or a named file is absent
+    /// or a directory.
+    pub fn require_data(&self) -> Result<()> {
+        if self.data.train.is_empty() && !self.synthetic.enabled {
+            return Err(Error::config(
+                "data.train",
+                "no training file is named: give --data FILE, or --preset tiny for synthetic data",
+            ));
+        }
+        for (key, files) in [("data.train", &self.data.train), ("data.valid", &self.data.valid)] {
+            for file in files {
+                require_file(key, file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks into which a batch is cut for sums: `train.sum_blocks`, or one per rank.
+    pub fn sum_blocks(&self) -> usize {
+        self.train.sum_blocks.unwrap_or(self.run.ranks)
+    }
+
+    fn validate_rest(&self) -> Result<()> {
+        at_least_one("eval.batch_size", self.eval.batch_size)?;
+        if let EvalEvery::EpochFraction(fraction) = self.eval.every
+            && !(fraction.is_finite() && fraction >= 0.0)
+        {
+            return Err(Error::config(
+                "eval.every",
+                format!("expected a fraction of an epoch, found {fraction}"),
+            ));
+        }
+        if let Some(target) = self.eval.target_auc {
+            if !(0.0..=1.0).contains(&target) {
+                return Err(Error::config("eval.target_auc", format!("expected 0 to 1, found {target}")));
+            }
+            if self.data.valid.is_empty() && !self.data.train.is_empty() {
+                return Err(Error::contradiction(
+                    format!("eval.target_auc = {target}"),
+                    "data.valid = []",
+                    "the area under the curve is that of a validation set; name one with --valid",
+                ));
+            }
+        }
+        if self.synthetic.enabled && !(self.data.train.is_empty() && self.data.valid.is_empty()) {
+            return Err(Error::contradiction(
+                "synthetic.enabled = true",
+                "data.train, data.valid",
+                "data is either named or made up; set synthetic.enabled = false or name no file",
+            ));
+        }
+        at_least_one(
+            "synthetic.train_rows",
+            usize::try_from(self.synthetic.train_rows).unwrap_or(usize::MAX),
+        )?;
+        at_least_one(
+            "synthetic.valid_rows",
+            usize::try_from(self.synthetic.valid_rows).unwrap_or(usize::MAX),
+        )?;
+        at_least_one("data.min_count", self.data.min_count as usize)?;
+        at_least_one("data.prefetch_batches", self.data.prefetch_batches)?;
+        at_least_one("checkpoint.keep", self.checkpoint.keep)?;
+        at_least_one("run.ranks", self.run.ranks)?;
+        at_least_one("run.threads", self.run.threads.unwrap_or(1))
+    }
+}
+
+/// Refuses, by name, what this build cannot do yet. Later work deletes lines here and nowhere else.
+///
+/// # Errors
+/// [`Error::Unsupported`] naming the setting and its value.
+pub fn refuse_unsupported(config: &Config) -> Result<()> {
+    let run = &config.run;
+    let refuse = |refused: bool, setting: String, reason: &str| {
+        if refused { Err(Error::unsupported(setting, format!("this build has {reason}"))) } else { Ok(()) }
+    };
+    refuse(
+        run.device == DeviceChoice::Cuda,
+        "run.device = \"cuda\"".into(),
+        "the processor alone (\"cpu\")",
+    )?;
+    refuse(run.ranks > 1, format!("run.ranks = {}", run.ranks), "one rank")?;
+    refuse(
+        run.eval_ranks.is_some_and(|n| n > 1),
+        format!("run.eval_ranks = {:?}", run.eval_ranks),
+        "one rank",
+    )?;
+    let precision = config.train.precision;
+    refuse(precision != Precision::F32, format!("train.precision = {}", quoted(&precision)), "f32 alone")?;
+    refuse(
+        run.schedule != ScheduleChoice::Serial,
+        format!("run.schedule = {}", quoted(&run.schedule)),
+        "the serial schedule (\"serial\")",
+    )?;
+    refuse(
+        !matches!(run.transport, TransportChoice::Auto | TransportChoice::Local),
+        format!("run.transport = {}", quoted(&run.transport)),
+        "\"local\" alone",
+    )?;
+    refuse(
+        matches!(run.hybrid, Hybrid::Rows(_)),
+        format!("run.hybrid = \"{}\"", String::from(run.hybrid)),
+        "one rank, which owns every row: \"off\" and \"auto\" are the same",
+    )?;
+    refuse(
+        !matches!(config.data.cache, CacheData::Off | CacheData::Auto),
+        format!("data.cache = {}", quoted(&config.data.cache)),
+        "no cache (\"off\")",
+    )
+}
+
+/// The TOML form of a setting, quotes included.
+fn quoted<T: serde::Serialize>(value: &T) -> String {
+    toml::Value::try_from(value).map_or_else(|_| "?".to_owned(), |value| value.to_string())
+}
+
+fn at_least_one(key: &str, value: usize) -> Result<()> {
+    if value == 0 { Err(Error::config(key, "expected at least 1, found 0")) } else { Ok(()) }
+}
+
+fn positive(key: &str, value: f64) -> Result<()> {
+    if value.is_finite() && value > 0.0 {
+        Ok(())
+    } else {
+        Err(Error::config(key, format!("expected a number above 0, found {value}")))
+    }
+}
+
+/// Refuses a file that is absent or a directory, naming `key`.
+///
+/// # Errors
+/// [`Error::Config`].
+pub fn require_file(key: &str, path: &std::path::Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => {
+            Err(Error::config(key, format!("{} is a directory, not a file", path.display())))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => Err(Error::config(key, format!("cannot read {}: {error}", path.display()))),
+    }
+}
+
+fn check_widths(key: &str, widths: &[usize]) -> Result<()> {
+    if widths.is_empty() || widths.contains(&0) {
+        return Err(Error::config(key, format!("expected a list of widths of at least 1, found {widths:?}")));
+    }
+    Ok(())
+}

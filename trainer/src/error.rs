@@ -1,0 +1,222 @@
+//! What can go wrong in a run, and the exit code each kind ends the program with.
+
+use std::path::PathBuf;
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of a lower room or of a library, kept as the cause.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// What can go wrong in a run. [`Error::exit_code`] says how the program ends.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A key of a configuration file or of `--set` that does not exist.
+    #[error("{place}: unknown key `{key}`{}", did_you_mean(nearest))]
+    UnknownKey {
+        /// `FILE:LINE`, or `--set`.
+        place: String,
+        /// The full dotted path as it was written.
+        key: String,
+        /// The nearest known key, where one is near.
+        nearest: Option<String>,
+    },
+    /// A configuration file that is not TOML, or whose value has the wrong type.
+    #[error("{place}: {message}")]
+    Toml {
+        /// `FILE:LINE`, or `--set KEY`.
+        place: String,
+        /// What was found and what was expected.
+        message: String,
+    },
+    /// A value that cannot work.
+    #[error("`{key}`: {message}")]
+    Config {
+        /// The dotted key or the flag.
+        key: String,
+        /// What was found and what was expected.
+        message: String,
+    },
+    /// Two settings that exclude each other.
+    #[error("`{first}` and `{second}` contradict each other: {reason}")]
+    Contradiction {
+        /// The one.
+        first: String,
+        /// The other.
+        second: String,
+        /// Why both cannot be.
+        reason: String,
+    },
+    /// Something that this build or this machine cannot do, asked for by name.
+    #[error("{feature} is not available: {reason}")]
+    Unsupported {
+        /// What was asked for.
+        feature: String,
+        /// Why not, and what can be used instead.
+        reason: String,
+    },
+    /// The plan needs more than the machine has.
+    #[error(
+        "the plan needs {needed_bytes} bytes ({}) and {available_bytes} ({}) are available; {help}",
+        crate::report::bytes(*needed_bytes), crate::report::bytes(*available_bytes)
+    )]
+    DoesNotFit {
+        /// Bytes the plan needs.
+        needed_bytes: u64,
+        /// Bytes the machine has.
+        available_bytes: u64,
+        /// The key that would help, with a value.
+        help: String,
+    },
+    /// Wrong usage that no other kind describes.
+    #[error("{0}")]
+    Usage(String),
+    /// A file or folder that could not be used.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried: `read`, `write`, `create`.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The loss or a layer's output stopped being a number.
+    #[error(
+        "the {what} is {value} in step {step}: lower the learning rate, or look at the data of that step"
+    )]
+    NotFinite {
+        /// Counted from 1.
+        step: u64,
+        /// `loss`, or the layer.
+        what: String,
+        /// NaN or an infinity.
+        value: f64,
+    },
+    /// A failure of a lower room.
+    #[error("{context}")]
+    Failed {
+        /// What was being done.
+        context: String,
+        /// The room's error.
+        source: Cause,
+    },
+    /// Communication between ranks failed.
+    #[error("communication failed: {context}")]
+    Communication {
+        /// What was being done.
+        context: String,
+        /// The transport's error.
+        source: Cause,
+    },
+    /// A signal ended the run after its state was saved.
+    #[error("stopped by {}", signal_name(*signal))]
+    Interrupted {
+        /// The signal's number: 2 for SIGINT, 15 for SIGTERM.
+        signal: i32,
+    },
+    /// A bench was slower than its baseline.
+    #[error("slower than the baseline: {0}")]
+    SlowerThanBaseline(String),
+}
+
+fn did_you_mean(nearest: &Option<String>) -> String {
+    nearest.as_ref().map_or_else(
+        || "; `headlong config show` lists the known ones".to_owned(),
+        |key| format!(": did you mean `{key}`?"),
+    )
+}
+
+fn signal_name(signal: i32) -> String {
+    match signal {
+        libc::SIGINT => "SIGINT".to_owned(),
+        libc::SIGTERM => "SIGTERM".to_owned(),
+        other => format!("signal {other}"),
+    }
+}
+
+impl Error {
+    /// A value of `key` that cannot work.
+    pub fn config(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Config { key: key.into(), message: message.into() }
+    }
+
+    /// Something asked for by name that this build cannot do.
+    pub fn unsupported(feature: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Unsupported { feature: feature.into(), reason: reason.into() }
+    }
+
+    /// `first` and `second` exclude each other.
+    pub fn contradiction(
+        first: impl Into<String>,
+        second: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Self {
+        Self::Contradiction { first: first.into(), second: second.into(), reason: reason.into() }
+    }
+
+    /// Wraps an error of a lower room: `result.map_err(Error::failed("reading the training data"))`.
+    pub fn failed<E: Into<Cause>>(context: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let context = context.into();
+        move |source| Self::Failed { context, source: source.into() }
+    }
+
+    /// Wraps a file error: `result.map_err(Error::io("write", path))`.
+    pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { action, path, source }
+    }
+
+    /// Exit code of the program: 1 failed while running, 2 wrong usage, configuration or plan, 3 communication
+    /// failed, 4 slower than the baseline, 128 + n after signal n.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::UnknownKey { .. }
+            | Self::Toml { .. }
+            | Self::Config { .. }
+            | Self::Contradiction { .. }
+            | Self::Unsupported { .. }
+            | Self::DoesNotFit { .. }
+            | Self::Usage(_) => 2,
+            Self::Io { .. } | Self::NotFinite { .. } | Self::Failed { .. } => 1,
+            Self::Communication { .. } => 3,
+            Self::SlowerThanBaseline(_) => 4,
+            Self::Interrupted { signal } => u8::try_from(128 + signal).unwrap_or(1),
+        }
+    }
+}
+
+/// One line with the whole chain of causes, most specific last.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        // Note: some libraries repeat their cause in their own message; it is printed once.
+        if !text.ends_with(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_ends_with_the_most_specific_cause() {
+        let error = Error::io("read", "day_0.gz")(std::io::Error::other("bad block"));
+        assert_eq!(chain(&error), "cannot read day_0.gz: bad block");
+        assert_eq!(error.exit_code(), 1);
+    }
+
+    #[test]
+    fn signals_end_with_128_and_their_number() {
+        assert_eq!(Error::Interrupted { signal: 2 }.exit_code(), 130);
+        assert_eq!(Error::Interrupted { signal: 15 }.exit_code(), 143);
+    }
+}
