@@ -11,6 +11,7 @@
 pub mod batch;
 pub mod criteo;
 pub mod error;
+pub mod io;
 pub mod schema;
 
 pub use batch::{Batch, Jagged, Position};
