@@ -1,0 +1,145 @@
+//! The test runner: cargo-nextest where it is installed, else `cargo test`; and the skips that tests report.
+
+use anyhow::Result;
+
+use super::{Outcome, Workshop};
+use crate::process::{self, Finished, cargo};
+
+/// What a test prints, at the start of a line, when it cannot run here.
+const SKIP_MARK: &str = "skipped, because ";
+
+/// Runs every test of the workspace and judges the skips they report.
+pub fn tests(workshop: &Workshop) -> Result<Outcome> {
+    let has_nextest = process::answers("cargo", &["nextest", "--version"]);
+    if !has_nextest && let Some(name) = workshop.required.forbids("nextest is not installed") {
+        return Ok(Outcome::Failed(format!("REQUIRE={name}, but cargo-nextest is not installed")));
+    }
+    let finished = if has_nextest { run_nextest(workshop)? } else { run_cargo_test(workshop)? };
+    let log = workshop.scratch().join("tests.log");
+    process::write_lines(&log, &finished.lines)?;
+    println!("the tests' own output: {}", log.display());
+
+    let skips = skips_of(&finished.lines);
+    let mut forbidden = Vec::new();
+    for reason in &skips {
+        println!("a test was skipped, because {reason}");
+        forbidden.extend(workshop.required.forbids(reason).map(|name| format!("REQUIRE={name}: {reason}")));
+    }
+    let summary = summary_of(&finished.lines);
+    Ok(match (finished.success, forbidden.is_empty()) {
+        (true, true) => Outcome::Passed(summary),
+        (true, false) => Outcome::Failed(forbidden.join("; ")),
+        (false, _) => Outcome::Failed(summary),
+    })
+}
+
+/// Successful tests' output goes to the log only, so it is asked for and then hidden.
+fn run_nextest(workshop: &Workshop) -> Result<Finished> {
+    let arguments =
+        ["nextest", "run", "--release", "--workspace", "--no-fail-fast", "--success-output", "immediate"];
+    let mut filter = SuccessFilter::default();
+    process::read(cargo(&arguments, &workshop.root), |line| filter.shows(line))
+}
+
+fn run_cargo_test(workshop: &Workshop) -> Result<Finished> {
+    println!("cargo-nextest is not installed: using cargo test");
+    let arguments =
+        ["test", "--release", "--workspace", "--all-targets", "--no-fail-fast", "--", "--show-output"];
+    process::read(cargo(&arguments, &workshop.root), |_| true)
+}
+
+/// Hides the captured output of tests that passed, which nextest prints indented below their line.
+#[derive(Default)]
+struct SuccessFilter {
+    below_passed: bool,
+}
+
+impl SuccessFilter {
+    fn shows(&mut self, line: &str) -> bool {
+        let text = line.trim_start();
+        let status = [
+            "PASS [",
+            "FAIL [",
+            "SLOW [",
+            "LEAK [",
+            "ABORT [",
+            "SIGSEGV [",
+            "SIGKILL [",
+            "TIMEOUT [",
+            "Summary [",
+        ];
+        if let Some(word) = status.iter().find(|word| text.starts_with(**word)) {
+            self.below_passed = *word == "PASS [";
+            return true;
+        }
+        !self.below_passed || text.starts_with("────────────")
+    }
+}
+
+/// The reasons of all skips, each once, in the order of the alphabet.
+fn skips_of(lines: &[String]) -> Vec<String> {
+    let reason =
+        |line: &String| line.trim_start().strip_prefix(SKIP_MARK).map(|reason| reason.trim().to_string());
+    let mut reasons: Vec<String> = lines.iter().filter_map(reason).collect();
+    reasons.sort();
+    reasons.dedup();
+    reasons
+}
+
+/// The runner's closing words: nextest's summary, or the sum of all `test result:` lines.
+fn summary_of(lines: &[String]) -> String {
+    if let Some(line) = lines.iter().rev().find(|line| line.trim_start().starts_with("Summary [")) {
+        return line.split_once(']').map_or(line.as_str(), |(_, counts)| counts).trim().to_string();
+    }
+    let count = |line: &str, what: &str| -> usize {
+        let before = line.split(what).next().unwrap_or("");
+        before.split_whitespace().next_back().and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    let results: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("test result:")).collect();
+    let sum = |what| results.iter().map(|line| count(line, what)).sum::<usize>();
+    format!("{} passed, {} failed, {} ignored", sum(" passed"), sum(" failed"), sum(" ignored"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_string).collect()
+    }
+
+    const NEXTEST: &str = "    Starting 2 tests across 1 binary
+        PASS [   0.003s] (1/2) xtask tidy::tests::a
+  stdout ───
+
+    running 1 test
+    skipped, because /data/criteo is absent
+    test tidy::tests::a ... ok
+
+        FAIL [   0.004s] (2/2) xtask tidy::tests::b
+  stderr ───
+
+    assertion failed
+
+────────────
+     Summary [   0.010s] 2 tests run: 1 passed, 1 failed, 0 skipped
+        FAIL [   0.004s] xtask tidy::tests::b";
+
+    #[test]
+    fn output_of_passing_tests_is_hidden_and_of_failing_ones_shown() {
+        let mut filter = SuccessFilter::default();
+        let shown: Vec<String> = lines(NEXTEST).into_iter().filter(|line| filter.shows(line)).collect();
+        assert!(!shown.iter().any(|line| line.contains("running 1 test")));
+        assert!(shown.iter().any(|line| line.contains("assertion failed")));
+        assert!(shown.iter().any(|line| line.contains("Summary [")));
+    }
+
+    #[test]
+    fn skips_and_the_summary_are_read_from_the_output() {
+        assert_eq!(skips_of(&lines(NEXTEST)), ["/data/criteo is absent"]);
+        assert_eq!(summary_of(&lines(NEXTEST)), "2 tests run: 1 passed, 1 failed, 0 skipped");
+        let plain = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
+                     test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured";
+        assert_eq!(summary_of(&lines(plain)), "7 passed, 2 failed, 1 ignored");
+    }
+}

@@ -1,0 +1,163 @@
+//! The steps of `cargo xtask ci`, in the order they run: the quickest to complain first.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::{Outcome, Step, Workshop, runner};
+use crate::process::{self, cargo};
+use crate::{licences, tidy};
+
+/// Every step, in order.
+pub const STEPS: &[Step] = &[
+    Step { name: "fmt", what: "the code is formatted", run: format },
+    Step {
+        name: "tidy",
+        what: "the rules of the house",
+        run: |workshop| tidy::run(&workshop.root).map(Outcome::from_success),
+    },
+    Step { name: "licences", what: "licences and sources of dependencies", run: licence_check },
+    Step { name: "deny", what: "cargo-deny: licences, sources, bans", run: cargo_deny },
+    Step { name: "advisories", what: "cargo-deny: known vulnerabilities", run: advisories },
+    Step { name: "clippy", what: "lints, warnings denied", run: clippy },
+    Step { name: "tests", what: "every test", run: runner::tests },
+    Step { name: "doctests", what: "the examples in the documentation", run: doc_tests },
+    Step { name: "docs", what: "the documentation builds, warnings denied", run: docs },
+    Step { name: "examples", what: "every example of the trainer runs", run: examples },
+    Step { name: "benches", what: "every bench runs once, small", run: benches },
+    Step { name: "features", what: "each feature builds alone", run: features },
+    Step { name: "fuzz", what: "the fuzz targets build", run: fuzz },
+];
+
+fn show(workshop: &Workshop, arguments: &[&str]) -> Result<Outcome> {
+    process::show(cargo(arguments, &workshop.root)).map(Outcome::from_success)
+}
+
+fn format(workshop: &Workshop) -> Result<Outcome> {
+    show(workshop, &["fmt", "--all", "--check"])
+}
+
+fn licence_check(workshop: &Workshop) -> Result<Outcome> {
+    licences::run(&workshop.root).map(Outcome::from_success)
+}
+
+fn deny_is_absent() -> Option<Outcome> {
+    let absent = !process::answers("cargo", &["deny", "--version"]);
+    absent.then(|| {
+        Outcome::Skipped(
+            "cargo-deny is not installed (advisories need it; licences are checked above)".into(),
+        )
+    })
+}
+
+fn cargo_deny(workshop: &Workshop) -> Result<Outcome> {
+    match deny_is_absent() {
+        Some(skipped) => Ok(skipped),
+        None => show(workshop, &["deny", "check", "licenses", "sources", "bans"]),
+    }
+}
+
+fn advisories(workshop: &Workshop) -> Result<Outcome> {
+    if let Some(skipped) = deny_is_absent() {
+        return Ok(skipped);
+    }
+    let finished = process::read(cargo(&["deny", "check", "advisories"], &workshop.root), |_| true)?;
+    let unreachable = ["failed to fetch", "failed to clone", "failed to open advisory database"];
+    let is_unreachable =
+        |line: &String| unreachable.iter().any(|reason| line.to_lowercase().contains(reason));
+    if !finished.success && finished.lines.iter().any(is_unreachable) {
+        return Ok(Outcome::Skipped("the advisory database cannot be reached".into()));
+    }
+    Ok(Outcome::from_success(finished.success))
+}
+
+fn clippy(workshop: &Workshop) -> Result<Outcome> {
+    show(workshop, &["clippy", "--workspace", "--all-targets", "--release", "--", "-D", "warnings"])
+}
+
+fn doc_tests(workshop: &Workshop) -> Result<Outcome> {
+    show(workshop, &["test", "--doc", "--workspace", "--release", "--quiet"])
+}
+
+fn docs(workshop: &Workshop) -> Result<Outcome> {
+    let mut command = cargo(&["doc", "--workspace", "--no-deps", "--release"], &workshop.root);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    process::show(command).map(Outcome::from_success)
+}
+
+/// Runs every example of the trainer in a folder of its own, so that what it writes is not left in the tree.
+fn examples(workshop: &Workshop) -> Result<Outcome> {
+    let packages = workshop.metadata.workspace_packages();
+    let targets =
+        packages.iter().filter(|package| package.name == "headlong").flat_map(|package| &package.targets);
+    let names: Vec<&str> =
+        targets.filter(|target| target.is_example()).map(|target| target.name.as_str()).collect();
+    let manifest = workshop.root.join("Cargo.toml");
+    let manifest = manifest.to_str().context("the workspace's path is not UTF-8")?;
+    let mut failed = Vec::new();
+    for &name in &names {
+        let folder = workshop.scratch().join("examples").join(name);
+        // What an earlier run left would make a resumed run of this one.
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        }
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let arguments =
+            ["run", "--release", "--quiet", "--manifest-path", manifest, "-p", "headlong", "--example", name];
+        if !process::show(cargo(&arguments, &folder))? {
+            failed.push(name);
+        }
+    }
+    Ok(all_of(&names, &failed, "examples"))
+}
+
+/// Passed where nothing failed, else failed with the names of what did.
+fn all_of(all: &[&str], failed: &[&str], what: &str) -> Outcome {
+    if failed.is_empty() {
+        Outcome::Passed(format!("{} {what}", all.len()))
+    } else {
+        Outcome::Failed(format!("{} of {} {what}: {}", failed.len(), all.len(), failed.join(", ")))
+    }
+}
+
+fn benches(workshop: &Workshop) -> Result<Outcome> {
+    show(workshop, &["run", "--release", "--quiet", "-p", "headlong-benches", "--", "--smoke"])
+}
+
+/// Builds each feature of each package alone, and each package without its default features.
+fn features(workshop: &Workshop) -> Result<Outcome> {
+    let mut built = Vec::new();
+    let mut failed = Vec::new();
+    for package in workshop.metadata.workspace_packages() {
+        let own = package.features.keys().filter(|feature| *feature != "default");
+        let bare = package.features.contains_key("default").then_some("");
+        for feature in bare.into_iter().chain(own.map(String::as_str)) {
+            let name = format!("{}/{feature}", package.name);
+            let mut command =
+                cargo(&["check", "--release", "--quiet", "--no-default-features"], &workshop.root);
+            command.args(["-p", package.name.as_str(), "--features", feature]);
+            if !process::show(command)? {
+                failed.push(name.clone());
+            }
+            built.push(name);
+        }
+    }
+    let built: Vec<&str> = built.iter().map(String::as_str).collect();
+    let failed: Vec<&str> = failed.iter().map(String::as_str).collect();
+    Ok(all_of(&built, &failed, "features"))
+}
+
+/// Checks that the fuzz targets compile. They run by hand, for as long as one likes: see `fuzz/README.md`.
+fn fuzz(workshop: &Workshop) -> Result<Outcome> {
+    if !workshop.root.join("fuzz/Cargo.toml").exists() {
+        return Ok(Outcome::Skipped("fuzz/Cargo.toml is absent".into()));
+    }
+    if !process::answers("c++", &["--version"]) {
+        return Ok(Outcome::Skipped("fuzz targets link libFuzzer, and no C++ compiler is installed".into()));
+    }
+    let mut command: Command =
+        cargo(&["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml"], &workshop.root);
+    command.arg("--target-dir").arg(workshop.scratch().join("fuzz"));
+    process::show(command).map(Outcome::from_success)
+}

@@ -1,0 +1,68 @@
+//! `cargo xtask`: the project's own tools.
+//!
+//! - `cargo xtask ci`: everything a change has to pass, in one run;
+//! - `cargo xtask tidy`: the rules of the house that neither rustc nor clippy knows;
+//! - `cargo xtask licences`: licences and sources of every dependency, against `deny.toml`;
+//! - `cargo xtask soak`: the long tests, with their log kept.
+//!
+//! It imports no room of the workspace, so that it builds, and can complain, while they do not.
+
+mod ci;
+mod licences;
+mod process;
+mod require;
+mod soak;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  ci [--list] [--only STEP]...   run every check (or the named steps), then print what each took
+  tidy                           rooms, sizes, unwrap, unsafe, environment, to-dos
+  licences                       licences and sources of all dependencies, against deny.toml
+  soak                           the long tests (200 kills); keeps benches/results/soak-DATE.log
+
+REQUIRE=NAME[,NAME...] turns the skip of that name into a failure: nextest, cargo-deny, advisories,
+data, python, fuzz, cuda, hostcuda, nvrtc, rxe.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs one command; `Ok(false)` says that it ran and found fault.
+fn run(arguments: &[String]) -> anyhow::Result<bool> {
+    let root = workspace_root();
+    let mut words = arguments.iter().map(String::as_str);
+    let command = words.next().unwrap_or("help");
+    let rest: Vec<&str> = words.collect();
+    match (command, rest.as_slice()) {
+        ("ci", options) => ci::run(&root, options),
+        ("tidy", []) => tidy::run(&root),
+        ("licences", []) => licences::run(&root),
+        ("soak", []) => soak::run(&root),
+        ("help" | "--help" | "-h", _) => {
+            print!("{HELP}");
+            Ok(true)
+        }
+        (command, []) => anyhow::bail!("unknown command `{command}`\n\n{HELP}"),
+        (command, rest) => anyhow::bail!("`{command}` takes no `{}`\n\n{HELP}", rest.join(" ")),
+    }
+}
+
+/// The folder that holds the workspace's `Cargo.toml`.
+fn workspace_root() -> PathBuf {
+    let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest_dir.parent().expect("xtask/ lies in the workspace's root").to_path_buf()
+}

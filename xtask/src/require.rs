@@ -1,0 +1,80 @@
+//! Skips, and `REQUIRE`, which turns them into failures.
+//!
+//! A check that cannot run here says `skipped, because …` and passes. Where it ought to run, name it:
+//! `REQUIRE=data,python cargo xtask ci`. Only xtask reads the variable: a test says why it skipped, xtask reads the
+//! reason and judges it.
+
+use anyhow::{Result, bail};
+
+/// A name that `REQUIRE` knows, and the words by which a skip's reason shows that it is meant.
+struct Requirement {
+    name: &'static str,
+    words: &'static [&'static str],
+}
+
+const REQUIREMENTS: &[Requirement] = &[
+    Requirement { name: "nextest", words: &["nextest"] },
+    Requirement { name: "cargo-deny", words: &["cargo-deny"] },
+    Requirement { name: "advisories", words: &["advisor"] },
+    Requirement { name: "data", words: &["data/criteo", "criteo data"] },
+    Requirement { name: "python", words: &["python", "torch", "numpy"] },
+    Requirement { name: "fuzz", words: &["fuzz"] },
+    Requirement { name: "cuda", words: &["cuda", "gpu"] },
+    Requirement { name: "hostcuda", words: &["hostcuda", "host-kernels"] },
+    Requirement { name: "nvrtc", words: &["nvrtc"] },
+    Requirement { name: "rxe", words: &["rxe"] },
+];
+
+/// What `REQUIRE` asks for.
+pub struct Required {
+    names: Vec<String>,
+}
+
+impl Required {
+    /// Reads `REQUIRE`; an unknown name is an error, so that a misspelt one does not pass silently.
+    pub fn from_environment() -> Result<Self> {
+        Self::parse(&std::env::var("REQUIRE").unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let names: Vec<String> =
+            text.split([',', ' ']).filter(|name| !name.is_empty()).map(str::to_string).collect();
+        for name in &names {
+            if !REQUIREMENTS.iter().any(|requirement| requirement.name == name) {
+                let known: Vec<&str> = REQUIREMENTS.iter().map(|requirement| requirement.name).collect();
+                bail!("REQUIRE names `{name}`; known are {}", known.join(", "));
+            }
+        }
+        Ok(Self { names })
+    }
+
+    /// The required name that a skip with this reason belongs to, where there is one.
+    pub fn forbids(&self, reason: &str) -> Option<&str> {
+        let reason = reason.to_lowercase();
+        REQUIREMENTS
+            .iter()
+            .filter(|requirement| requirement.words.iter().any(|word| reason.contains(word)))
+            .map(|requirement| requirement.name)
+            .find(|name| self.names.iter().any(|wanted| wanted == name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_required_skip_is_named() {
+        let required = Required::parse("data,cuda").unwrap();
+        assert_eq!(required.forbids("/work/shared/data/criteo is absent"), Some("data"));
+        assert_eq!(required.forbids("no CUDA device was found"), Some("cuda"));
+        assert_eq!(required.forbids("python has no torch"), None);
+        assert_eq!(Required::parse("").unwrap().forbids("no CUDA device"), None);
+    }
+
+    #[test]
+    fn a_misspelt_requirement_is_an_error() {
+        let error = Required::parse("cudda").err().unwrap();
+        assert!(error.to_string().contains("`cudda`"), "{error}");
+    }
+}

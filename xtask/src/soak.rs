@@ -1,0 +1,101 @@
+//! `cargo xtask soak`: the tests too long for every push, with their output kept beside the bench results.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+
+use crate::process::{self, cargo};
+
+/// One long test: it is `#[ignore]`d in the package's test file and called here by name.
+struct LongTest {
+    package: &'static str,
+    file: &'static str,
+    name: &'static str,
+}
+
+const LONG_TESTS: &[LongTest] = &[LongTest { package: "headlong", file: "kill", name: "soak_200" }];
+
+/// Runs every long test and keeps their output as `benches/results/soak-DATE.log`.
+pub fn run(root: &Path) -> Result<bool> {
+    let seconds =
+        SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?.as_secs();
+    let date = civil_date(seconds / 86_400);
+    let mut lines = vec![
+        format!("cargo xtask soak, {date}"),
+        format!("commit: {}", answer("git", &["rev-parse", "HEAD"], root)),
+        format!("machine: {}", answer("uname", &["-srm"], root)),
+        format!("rustc: {}", answer("rustc", &["--version"], root)),
+    ];
+    let mut passed = true;
+    for test in LONG_TESTS {
+        let started = Instant::now();
+        let arguments = [
+            "test",
+            "--release",
+            "-p",
+            test.package,
+            "--test",
+            test.file,
+            "--",
+            "--ignored",
+            "--exact",
+            "--nocapture",
+            test.name,
+        ];
+        let finished = process::read(cargo(&arguments, root), |_| true)?;
+        // A name that matches nothing passes with "0 passed": that is a failure of this list.
+        let ran = finished.lines.iter().any(|line| line.starts_with("test result: ok. 1 passed"));
+        passed &= finished.success && ran;
+        lines.push(format!("\n$ cargo {}", arguments.join(" ")));
+        lines.extend(finished.lines);
+        let verdict = if finished.success && ran { "passed" } else { "FAILED" };
+        lines.push(format!("{}: {verdict} in {:.0} s", test.name, started.elapsed().as_secs_f64()));
+    }
+    let log = root.join(format!("benches/results/soak-{date}.log"));
+    process::write_lines(&log, &lines)?;
+    println!("soak: {}; log kept in {}", if passed { "passed" } else { "FAILED" }, log.display());
+    Ok(passed)
+}
+
+/// What `program` prints, on one line; `unknown` where it does not run.
+fn answer(program: &str, arguments: &[&str], folder: &Path) -> String {
+    let output = Command::new(program).args(arguments).current_dir(folder).output();
+    match output {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_string(),
+        _ => "unknown".into(),
+    }
+}
+
+/// The date, as `YYYY-MM-DD`, of the day `days` days after 1970-01-01 (Gregorian calendar, UTC).
+fn civil_date(days: u64) -> String {
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut year, mut left) = (1970, days);
+    while left >= 365 + u64::from(is_leap(year)) {
+        left -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while left >= lengths[month] {
+        left -= lengths[month];
+        month += 1;
+    }
+    format!("{year:04}-{:02}-{:02}", month + 1, left + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_become_dates() {
+        assert_eq!(civil_date(0), "1970-01-01");
+        assert_eq!(civil_date(59), "1970-03-01");
+        assert_eq!(civil_date(11_016), "2000-02-29");
+        assert_eq!(civil_date(20_088), "2024-12-31");
+        assert_eq!(civil_date(20_089), "2025-01-01");
+    }
+}

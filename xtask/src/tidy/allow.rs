@@ -1,0 +1,105 @@
+//! Everything `tidy` lets pass: the room table, and each exception to a rule with its reason.
+
+/// One exception: what it covers and why.
+pub struct Exception {
+    /// A path below the workspace's root with `*` and `**`; for functions `path::name`.
+    pub pattern: &'static str,
+    /// Why the rule makes the code worse here.
+    pub reason: &'static str,
+    /// Part of the plan of the house: may stand before anything needs it.
+    pub standing: bool,
+}
+
+/// An exception that must be needed today.
+const fn only(pattern: &'static str, reason: &'static str) -> Exception {
+    Exception { pattern, reason, standing: false }
+}
+
+/// An exception that belongs to the plan of the house.
+const fn always(pattern: &'static str, reason: &'static str) -> Exception {
+    Exception { pattern, reason, standing: true }
+}
+
+/// One line of the room table: a package and the packages of this workspace it may import.
+pub struct Room {
+    /// The package's name.
+    pub package: &'static str,
+    /// What it may import, of this workspace.
+    pub may_use: &'static [&'static str],
+}
+
+/// The star of ARCHITECTURE.md: siblings never import each other, all stand on `headlong-device`.
+pub const ROOMS: &[Room] = &[
+    Room { package: "headlong-device", may_use: &[] },
+    Room { package: "headlong-reader", may_use: &["headlong-device"] },
+    Room { package: "headlong-embedding", may_use: &["headlong-device"] },
+    Room { package: "headlong-mlp", may_use: &["headlong-device"] },
+    Room { package: "headlong-comm", may_use: &["headlong-device"] },
+    Room {
+        package: "headlong",
+        may_use: &[
+            "headlong-device",
+            "headlong-reader",
+            "headlong-embedding",
+            "headlong-mlp",
+            "headlong-comm",
+        ],
+    },
+    Room {
+        package: "headlong-benches",
+        may_use: &[
+            "headlong-device",
+            "headlong-reader",
+            "headlong-embedding",
+            "headlong-mlp",
+            "headlong-comm",
+            "headlong",
+        ],
+    },
+    Room { package: "xtask", may_use: &[] },
+];
+
+/// Crates from outside that only these packages may use.
+pub const RESTRICTED_CRATES: &[(&str, &[&str])] = &[
+    ("anyhow", &["headlong", "headlong-benches", "xtask"]),
+    ("cudarc", &["headlong-device"]),
+    ("clap", &["headlong", "headlong-benches"]),
+];
+
+/// Crate names of the sibling rooms, of which most trainer files may see at most one.
+pub const SIBLINGS: &[&str] = &["headlong_reader", "headlong_embedding", "headlong_mlp", "headlong_comm"];
+
+/// The trainer's files that may see more than one sibling.
+pub const SEES_TWO_ROOMS: &[Exception] = &[
+    always("trainer/src/plan.rs", "turns config, schema and machine into every size and placement"),
+    always("trainer/src/plan/**", "turns config, schema and machine into every size and placement"),
+    always("trainer/src/build.rs", "allocates what the plan says, in every room"),
+    always("trainer/src/build/**", "allocates what the plan says, in every room"),
+    always("trainer/src/session.rs", "the host's part around the iteration: batches, drain, checkpoints"),
+    always("trainer/src/session/**", "the host's part around the iteration: batches, drain, checkpoints"),
+    always("trainer/src/schedule.rs", "the iteration: the line that joins the rooms is written here"),
+    always("trainer/src/schedule/**", "the iteration: the line that joins the rooms is written here"),
+    always("trainer/src/bench.rs", "`headlong bench iteration` builds a whole session on synthetic batches"),
+    always("trainer/src/bench/**", "`headlong bench iteration` builds a whole session on synthetic batches"),
+];
+
+/// Functions that may be longer than the limit.
+pub const LONG_FUNCTIONS: &[Exception] = &[];
+
+/// Files that may be longer than 600 lines.
+pub const LONG_FILES: &[Exception] = &[];
+
+/// Files in which `unsafe` may stand.
+pub const UNSAFE_FILES: &[Exception] = &[
+    always("device/src/**", "memory, streams, vector dispatch, foreign calls: the ground floor"),
+    always("**/cuda.rs", "an op's CUDA launcher"),
+    always("**/vector.rs", "an op's vector kernel"),
+    always("**/vector/**", "an op's vector kernels"),
+    always("comm/src/transport/**", "foreign transports"),
+];
+
+/// Files that may read the environment.
+pub const ENVIRONMENT_READERS: &[Exception] = &[
+    only("xtask/src/require.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
+    always("comm/src/launcher_env.rs", "torchrun, mpirun, srun and Kubernetes say rank and address there"),
+];

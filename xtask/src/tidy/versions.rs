@@ -1,0 +1,100 @@
+//! The version table: every dependency stands once in the workspace's `Cargo.toml`, with its reason, and every package
+//! takes it, and the lints, from there.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use cargo_metadata::Metadata;
+
+use super::Violation;
+
+/// Checks the workspace's version table and every package's manifest.
+pub fn check(root: &Path, metadata: &Metadata) -> Result<Vec<Violation>> {
+    let read = |path: &Path| fs::read_to_string(path).with_context(|| path.display().to_string());
+    let mut violations = check_table("Cargo.toml", &read(&root.join("Cargo.toml"))?);
+    for package in metadata.workspace_packages() {
+        let path = package.manifest_path.as_std_path();
+        let name = path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/");
+        violations.extend(check_manifest(&name, &read(path)?));
+    }
+    Ok(violations)
+}
+
+/// Every line of `[workspace.dependencies]` says why the crate is there.
+fn check_table(file: &str, text: &str) -> Vec<Violation> {
+    let is_bare = |line: &str| line.contains('=') && !line.contains("path =") && !line.contains(" # ");
+    lines_of(text, |section| section == "workspace.dependencies")
+        .filter(|(_, line)| is_bare(line))
+        .map(|(number, line)| Violation {
+            file: file.into(),
+            line: number,
+            rule: "versions",
+            message: format!("`{}` has no reason: end the line with ` # why it is there`", name_of(line)),
+        })
+        .collect()
+}
+
+/// A package takes its lints and its dependencies' versions from the workspace.
+fn check_manifest(file: &str, text: &str) -> Vec<Violation> {
+    let report = |line, message| Violation { file: file.into(), line, rule: "versions", message };
+    let mut violations: Vec<Violation> = lines_of(text, |section| section.ends_with("dependencies"))
+        .filter(|(_, line)| line.contains('=') && !line.contains("workspace"))
+        .map(|(number, line)| {
+            let advice = "move the version to the workspace's table and write `.workspace = true`";
+            report(number, format!("`{}` states its own version: {advice}", name_of(line)))
+        })
+        .collect();
+    if !lines_of(text, |section| section == "lints")
+        .any(|(_, line)| line.replace(' ', "") == "workspace=true")
+    {
+        violations.push(report(1, "opts out of the lints: add `[lints]` with `workspace = true`".into()));
+    }
+    violations
+}
+
+/// The numbered lines, without comments and blanks, of the sections whose name satisfies `wanted`.
+fn lines_of(text: &str, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = (usize, &str)> {
+    let mut inside = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let line = line.trim();
+        if let Some(section) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            inside = wanted(section);
+            return None;
+        }
+        (inside && !line.is_empty() && !line.starts_with('#')).then_some((index + 1, line))
+    })
+}
+
+fn name_of(line: &str) -> &str {
+    line.split(['=', '.']).next().unwrap_or(line).trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dependency_without_a_reason_is_found() {
+        let text = "[workspace.dependencies]\nours = { path = \"a\" }\nserde = \"1\" # config\nfoo = \"2\"\n";
+        let found = check_table("Cargo.toml", text);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].line, 4);
+        assert!(found[0].message.contains("`foo`"));
+    }
+
+    #[test]
+    fn a_version_outside_the_table_is_found() {
+        let lints = "[lints]\nworkspace = true\n";
+        let good = format!("{lints}[dependencies]\nserde.workspace = true\n[dev-dependencies]\n");
+        assert_eq!(check_manifest("a/Cargo.toml", &good), []);
+        let bad = format!("{lints}[dev-dependencies]\nserde = \"1\"\n");
+        assert_eq!(check_manifest("a/Cargo.toml", &bad)[0].line, 4);
+    }
+
+    #[test]
+    fn a_package_that_opts_out_of_the_lints_is_found() {
+        let found = check_manifest("a/Cargo.toml", "[package]\nname = \"a\"\n");
+        assert!(found[0].message.contains("opts out of the lints"));
+    }
+}
