@@ -1,0 +1,192 @@
+//! What can go wrong with a checkpoint.
+
+use std::path::{Path, PathBuf};
+
+/// Result of the checkpoint module.
+pub type Result<T, E = CheckpointError> = std::result::Result<T, E>;
+
+/// An error of whoever gives or takes the tensors.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// What can go wrong with a checkpoint. Every message names the file or the key, and what was expected and found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// A file or directory could not be used.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried: `read`, `write`, `rename`.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The disk is full, or would be.
+    #[error(
+        "no space to save the checkpoint {}: it needs {} and {} free; earlier checkpoints are untouched. \
+         Free some space, lower `--keep`, or name another `--checkpoint-dir`",
+        path.display(), bytes(*needed), free_text(*free)
+    )]
+    NoSpace {
+        /// The checkpoint that was to be written.
+        path: PathBuf,
+        /// Bytes that the whole checkpoint needs.
+        needed: u64,
+        /// Bytes that were free, where the system says.
+        free: Option<u64>,
+    },
+    /// Another process writes checkpoints to the same directory.
+    #[error("another process is writing checkpoints to {}: stop it, or name another --checkpoint-dir", path.display())]
+    InUse {
+        /// The checkpoint directory.
+        path: PathBuf,
+    },
+    /// The path holds no checkpoint.
+    #[error("{} is not a checkpoint: {message}", path.display())]
+    NotACheckpoint {
+        /// What was named.
+        path: PathBuf,
+        /// What is missing.
+        message: String,
+    },
+    /// A file of the checkpoint is not there.
+    #[error("{} is missing from the checkpoint; {}", file.display(), HELP)]
+    MissingFile {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A file of the checkpoint is shorter or longer than it was when it was written.
+    #[error(
+        "{} is {}: it has {found} bytes and the manifest says {expected}; {}",
+        file.display(), if found < expected { "truncated" } else { "too long" }, HELP
+    )]
+    WrongSize {
+        /// The file.
+        file: PathBuf,
+        /// Bytes according to the manifest.
+        expected: u64,
+        /// Bytes in the file.
+        found: u64,
+    },
+    /// A file of the checkpoint is not what was written.
+    #[error("{} is corrupted: checksum {found}, expected {expected}; {}", file.display(), HELP)]
+    Corrupted {
+        /// The file.
+        file: PathBuf,
+        /// Checksum according to the manifest.
+        expected: String,
+        /// Checksum of the bytes in the file.
+        found: String,
+    },
+    /// A manifest that cannot be understood.
+    #[error("{}: {message}; {}", file.display(), HELP)]
+    Manifest {
+        /// The manifest.
+        file: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A checkpoint of another format version.
+    #[error("{}: format version {found}, and this program reads version {supported}", file.display())]
+    UnknownVersion {
+        /// The manifest.
+        file: PathBuf,
+        /// Version in the manifest.
+        found: u64,
+        /// Version that this program reads.
+        supported: u32,
+    },
+    /// A checkpoint of another model.
+    #[error("{} holds another model: `{key}` is {found} there and {expected} in this run", path.display())]
+    OtherModel {
+        /// The checkpoint.
+        path: PathBuf,
+        /// First key that differs, for example `model.tables[2].rows`.
+        key: String,
+        /// Value in this run.
+        expected: String,
+        /// Value in the checkpoint.
+        found: String,
+    },
+    /// A checkpoint whose data was prepared otherwise.
+    #[error(
+        "{} was trained on data prepared otherwise: `{key}` is {found} there and {expected} in this run; \
+         mixing them would silently ruin the predictions",
+        path.display()
+    )]
+    OtherData {
+        /// The checkpoint.
+        path: PathBuf,
+        /// First key that differs, for example `data.dense_transform`.
+        key: String,
+        /// Value in this run.
+        expected: String,
+        /// Value in the checkpoint.
+        found: String,
+    },
+    /// All files are as they were written, yet the tensors are not those that were saved.
+    #[error("{}: the weights' digest is {found}, expected {expected}", path.display())]
+    OtherDigest {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Digest according to the manifest.
+        expected: String,
+        /// Digest of the tensors that were read.
+        found: String,
+    },
+    /// Tensors that cannot be saved: an empty shape, or a name used twice.
+    #[error("this model cannot be saved: {message}")]
+    Layout {
+        /// What is wrong with the layout.
+        message: String,
+    },
+    /// Whoever gives or takes the tensors failed.
+    #[error("{tensor} could not be {action}")]
+    Tensor {
+        /// Name of the tensor.
+        tensor: String,
+        /// `read from the model` or `put into the model`.
+        action: &'static str,
+        /// Why.
+        source: Cause,
+    },
+}
+
+/// What to do about a damaged checkpoint.
+const HELP: &str = "restore the file, or remove this checkpoint's directory to use the one before it";
+
+impl CheckpointError {
+    /// Wraps a file error: `result.map_err(CheckpointError::io("read", path))`.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| match source.kind() {
+            std::io::ErrorKind::NotFound if action == "read" => Self::MissingFile { file: path },
+            _ => Self::Io { action, path, source },
+        }
+    }
+
+    /// Whether the system said that no space is left.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
+}
+
+/// A number of bytes for people: `12.5 MiB (13107200 bytes)`.
+pub(crate) fn bytes(count: u64) -> String {
+    let mut value = count as f64;
+    let mut unit = "bytes";
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = larger;
+    }
+    if unit == "bytes" { format!("{count} bytes") } else { format!("{value:.1} {unit} ({count} bytes)") }
+}
+
+fn free_text(free: Option<u64>) -> String {
+    free.map_or_else(|| "an unknown amount is".to_owned(), |free| format!("{} are", bytes(free)))
+}

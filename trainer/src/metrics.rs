@@ -1,0 +1,200 @@
+//! What an evaluation says: AUC, log loss, normalised entropy, accuracy, base rate.
+
+use crate::auc::AucAccumulator;
+use serde::{Deserialize, Serialize};
+
+/// The result of one evaluation. The names are those of the JSON log's `eval` event.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvalMetrics {
+    /// Exact area under the ROC curve, ties counted one half. `None` where only one class was seen or a logit was
+    /// not a number.
+    pub auc: Option<f64>,
+    /// Mean binary cross entropy in nats. `None` where there was no sample, or where it is not finite.
+    pub logloss: Option<f64>,
+    /// Normalised entropy: log loss over the entropy of the base rate (He et al. 2014, "Practical lessons from
+    /// predicting clicks on ads at Facebook", §2.1). `None` where only one class was seen.
+    pub ne: Option<f64>,
+    /// Share of samples on the right side of probability 0.5.
+    pub accuracy: f64,
+    /// Share of positive samples.
+    pub base_rate: f64,
+    /// Samples evaluated.
+    pub eval_samples: u64,
+}
+
+impl EvalMetrics {
+    /// What makes a part of the metrics undefined, as a sentence for a warning; `None` where all are defined.
+    pub fn warning(&self) -> Option<&'static str> {
+        if self.eval_samples == 0 {
+            Some("no samples were evaluated")
+        } else if self.base_rate == 0.0 {
+            Some("AUC and normalised entropy are undefined: no evaluated sample has label 1")
+        } else if self.base_rate == 1.0 {
+            Some("AUC and normalised entropy are undefined: no evaluated sample has label 0")
+        } else if self.auc.is_none() {
+            Some("AUC is undefined: a logit is not a number")
+        } else {
+            None
+        }
+    }
+}
+
+/// Collects the logits of an evaluation, batch by batch.
+///
+/// Sums run in double precision in the order of the samples, so neither the batch size nor the thread count of the
+/// evaluation changes a bit of the result.
+#[derive(Clone, Debug, Default)]
+pub struct MetricsAccumulator {
+    auc: AucAccumulator,
+    loss_sum: f64,
+    num_right: u64,
+    num_positives: u64,
+    num_samples: u64,
+}
+
+impl MetricsAccumulator {
+    /// An empty accumulator with room for `num_samples` samples: pushing that many allocates nothing.
+    pub fn with_capacity(num_samples: usize) -> Self {
+        Self { auc: AucAccumulator::with_capacity(num_samples), ..Self::default() }
+    }
+
+    /// Forgets all samples and keeps the memory.
+    pub fn clear(&mut self) {
+        self.auc.clear();
+        self.loss_sum = 0.0;
+        self.num_right = 0;
+        self.num_positives = 0;
+        self.num_samples = 0;
+    }
+
+    /// Adds a batch: one logit and one label (0 or 1) per sample. Padding must be cut off by the caller.
+    pub fn push(&mut self, logits: &[f32], labels: &[f32]) {
+        assert_eq!(logits.len(), labels.len(), "one label per logit");
+        for (&logit, &label) in logits.iter().zip(labels) {
+            let is_positive = label > 0.5;
+            self.loss_sum += log_loss(logit, is_positive);
+            self.num_right += u64::from((logit > 0.0) == is_positive);
+            self.num_positives += u64::from(is_positive);
+            self.auc.push(logit, is_positive);
+        }
+        self.num_samples += logits.len() as u64;
+    }
+
+    /// Samples so far.
+    pub fn num_samples(&self) -> u64 {
+        self.num_samples
+    }
+
+    /// The metrics of everything pushed since the last `clear`. Sorts, which for n samples is O(n).
+    pub fn metrics(&mut self) -> EvalMetrics {
+        let samples = self.num_samples.max(1) as f64;
+        let base_rate = self.num_positives as f64 / samples;
+        let logloss = Some(self.loss_sum / samples).filter(|loss| self.num_samples > 0 && loss.is_finite());
+        let entropy = binary_entropy(base_rate);
+        EvalMetrics {
+            auc: self.auc.auc(),
+            logloss,
+            ne: logloss.filter(|_| entropy > 0.0).map(|loss| loss / entropy),
+            accuracy: self.num_right as f64 / samples,
+            base_rate,
+            eval_samples: self.num_samples,
+        }
+    }
+}
+
+/// Binary cross entropy of one sample from its logit z, in nats: max(z, 0) − z·y + ln(1 + e^−|z|), which neither
+/// overflows nor cancels.
+pub fn log_loss(logit: f32, is_positive: bool) -> f64 {
+    let z = f64::from(logit);
+    let target = if is_positive { z } else { 0.0 };
+    // The difference first: for an infinite logit on the right side it is 0, not ∞ − ∞.
+    let linear = if z > 0.0 { if is_positive { 0.0 } else { z } } else { -target };
+    linear + (-z.abs()).exp().ln_1p()
+}
+
+/// Probability of a logit: 1 / (1 + e^−z), without overflow, computed in double precision and rounded once.
+pub fn probability(logit: f32) -> f32 {
+    let z = f64::from(logit);
+    let e = (-z.abs()).exp();
+    (if z >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }) as f32
+}
+
+/// Entropy of a coin that shows 1 with probability `rate`, in nats.
+fn binary_entropy(rate: f64) -> f64 {
+    let term = |p: f64| if p > 0.0 { -p * p.ln() } else { 0.0 };
+    term(rate) + term(1.0 - rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(logits: &[f32], labels: &[f32]) -> EvalMetrics {
+        let mut accumulator = MetricsAccumulator::with_capacity(logits.len());
+        accumulator.push(logits, labels);
+        accumulator.metrics()
+    }
+
+    #[test]
+    fn hand_values() {
+        let found = metrics(&[0.0, 0.0, 0.0, 0.0], &[0.0, 1.0, 0.0, 1.0]);
+        assert_eq!(found.auc, Some(0.5));
+        assert!((found.logloss.unwrap() - std::f64::consts::LN_2).abs() < 1e-15);
+        assert!((found.ne.unwrap() - 1.0).abs() < 1e-15);
+        assert_eq!((found.accuracy, found.base_rate, found.eval_samples), (0.5, 0.5, 4));
+        assert_eq!(found.warning(), None);
+        // ln 3 is the logit of 3/4: losses −ln 3/4 and −ln 1/4.
+        let found = metrics(&[3_f32.ln(), 3_f32.ln()], &[1.0, 0.0]);
+        let expected = -(0.75_f64.ln() + 0.25_f64.ln()) / 2.0;
+        // The logit is rounded to 24 bits; the loss moves by at most that much.
+        assert!((found.logloss.unwrap() - expected).abs() < 1e-7);
+        assert_eq!(found.accuracy, 0.5);
+    }
+
+    #[test]
+    fn the_constant_base_rate_has_normalised_entropy_one() {
+        let labels: Vec<f32> = (0..1000).map(|i| f32::from(u8::from(i % 4 == 0))).collect();
+        let found = metrics(&vec![(0.25_f32 / 0.75).ln(); 1000], &labels);
+        assert!((found.ne.unwrap() - 1.0).abs() < 1e-7);
+        assert_eq!((found.base_rate, found.accuracy), (0.25, 0.75));
+    }
+
+    #[test]
+    fn one_class_is_undefined_and_says_so() {
+        let found = metrics(&[1.0, 2.0], &[0.0, 0.0]);
+        assert_eq!((found.auc, found.ne), (None, None));
+        assert!(found.logloss.is_some());
+        assert!(found.warning().unwrap().contains("no evaluated sample has label 1"));
+        assert!(metrics(&[1.0], &[1.0]).warning().unwrap().contains("label 0"));
+        assert!(metrics(&[], &[]).warning().unwrap().contains("no samples"));
+        assert!(metrics(&[f32::NAN, 1.0], &[1.0, 0.0]).warning().unwrap().contains("not a number"));
+    }
+
+    #[test]
+    fn extreme_logits_neither_overflow_nor_vanish() {
+        assert_eq!(log_loss(1000.0, true), 0.0);
+        assert_eq!(log_loss(1000.0, false), 1000.0);
+        assert_eq!(log_loss(-1000.0, true), 1000.0);
+        assert_eq!(log_loss(f32::INFINITY, true), 0.0);
+        assert_eq!(log_loss(f32::NEG_INFINITY, false), 0.0);
+        assert!(log_loss(f32::NAN, true).is_nan() && log_loss(f32::NAN, false).is_nan());
+        assert_eq!((probability(200.0), probability(-200.0), probability(0.0)), (1.0, 0.0, 0.5));
+        assert!(probability(-80.0) > 0.0);
+    }
+
+    #[test]
+    fn batches_do_not_change_a_bit() {
+        let logits: Vec<f32> = (0..997).map(|i| (i as f32 * 0.731).sin() * 3.0).collect();
+        let labels: Vec<f32> = (0..997).map(|i| f32::from(u8::from(i % 3 == 0))).collect();
+        let whole = metrics(&logits, &labels);
+        let mut accumulator = MetricsAccumulator::default();
+        for size in [64, 100] {
+            accumulator.clear();
+            for (logits, labels) in logits.chunks(size).zip(labels.chunks(size)) {
+                accumulator.push(logits, labels);
+            }
+            assert_eq!(accumulator.metrics(), whole);
+        }
+    }
+}
