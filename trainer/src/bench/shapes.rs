@@ -1,0 +1,99 @@
+//! The model shapes that programs are compared at; the same as in `benches/peers/common.py`.
+
+/// Criteo Terabyte cardinalities at the index range of MLPerf (40 M).
+const TERABYTE: [u64; 26] = [
+    39_884_406, 39_043, 17_289, 7_420, 20_263, 3, 7_120, 1_543, 63, 38_532_951, 2_953_546, 403_346, 10, 2_208, 11_938,
+    155, 4, 976, 14, 39_979_771, 25_641_295, 39_664_984, 585_935, 12_972, 108, 36,
+];
+
+/// Criteo Kaggle cardinalities.
+const KAGGLE: [u64; 26] = [
+    1_460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5_683, 8_351_593, 3_194, 27, 14_992, 5_461_306,
+    10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
+];
+
+/// Largest table of the Terabyte shape unless asked otherwise: 5.0 M rows in all, 2.4 GiB.
+pub const ROW_CAP: u64 = 648_000;
+
+/// Integer columns of Criteo.
+pub const NUM_DENSE: usize = 13;
+
+/// One model shape.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shape {
+    /// `C1` or `C2`.
+    pub name: &'static str,
+    /// Width of every row.
+    pub dim: usize,
+    /// Widths of the bottom MLP after its input.
+    pub bottom: Vec<usize>,
+    /// Widths of the top MLP after its input.
+    pub top: Vec<usize>,
+    /// Rows of each table.
+    pub rows: Vec<u64>,
+    /// Learning rate of SGD.
+    pub learning_rate: f64,
+}
+
+impl Shape {
+    /// The shape of a name, with tables of at most `row_cap` rows where given, else as published for the comparison.
+    ///
+    /// # Errors
+    /// A message that names the shapes there are.
+    pub fn from_name(name: &str, row_cap: Option<u64>) -> Result<Self, String> {
+        let (shape, default_cap) = match name {
+            "C1" => (Self::mlperf_v1(), ROW_CAP),
+            "C2" => (Self::kaggle(), u64::MAX),
+            "C3" => return Err("shape C3 is DLRM-DCNv2, whose cross network this version lacks: use C1 or C2".into()),
+            other => return Err(format!("there is no shape `{other}`: use C1 or C2")),
+        };
+        let cap = row_cap.unwrap_or(default_cap).max(1);
+        Ok(Self { rows: shape.rows.iter().map(|&rows| rows.min(cap)).collect(), ..shape })
+    }
+
+    fn mlperf_v1() -> Self {
+        let (bottom, top) = (vec![512, 256, 128], vec![1024, 1024, 512, 256, 1]);
+        Self { name: "C1", dim: 128, bottom, top, rows: TERABYTE.to_vec(), learning_rate: 0.1 }
+    }
+
+    fn kaggle() -> Self {
+        let (bottom, top) = (vec![512, 256, 64, 16], vec![512, 256, 1]);
+        Self { name: "C2", dim: 16, bottom, top, rows: KAGGLE.to_vec(), learning_rate: 0.1 }
+    }
+
+    /// FLOP to train one sample: three times the forward pass, less the first layer's input gradient. The interaction
+    /// counts the products of different features, once each.
+    pub fn training_flop(&self) -> u64 {
+        let features = self.rows.len() as u64 + 1;
+        let products = features * (features - 1) / 2;
+        let bottom = multiply_adds(NUM_DENSE, &self.bottom);
+        let top = multiply_adds(self.dim + products as usize, &self.top);
+        let first_layer = (NUM_DENSE * self.bottom[0]) as u64;
+        2 * (3 * (bottom + products * self.dim as u64 + top) - first_layer)
+    }
+}
+
+fn multiply_adds(input: usize, widths: &[usize]) -> u64 {
+    let inputs = std::iter::once(&input).chain(widths);
+    inputs.zip(widths).map(|(a, b)| (a * b) as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flop_counts_are_those_of_the_peers() {
+        // From benches/peers/common.py: training_flop.
+        assert_eq!(Shape::from_name("C1", None).unwrap().training_flop(), 14_447_360);
+        assert_eq!(Shape::from_name("C2", None).unwrap().training_flop(), 2_866_592);
+    }
+
+    #[test]
+    fn caps_and_unknown_names() {
+        assert_eq!(Shape::from_name("C1", None).unwrap().rows.iter().max(), Some(&ROW_CAP));
+        assert_eq!(Shape::from_name("C2", Some(100)).unwrap().rows.iter().max(), Some(&100));
+        assert!(Shape::from_name("C3", None).unwrap_err().contains("DCNv2"));
+        assert!(Shape::from_name("C9", None).is_err());
+    }
+}
