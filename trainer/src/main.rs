@@ -1,1 +1,95 @@
-fn main() {}
+//! The program `headlong`: reads the command line, calls the command, prints errors, sets the exit code.
+
+use clap::{CommandFactory as _, Parser as _};
+use headlong::cli::{
+    BenchCommand, CheckpointCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments,
+};
+use headlong::error::{Error, Result, chain};
+use headlong::{config_command, data_command, doctor, output, plan_command};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let answer = match Cli::parse().command {
+        Some(command) => dispatch(command),
+        None => output::print(&Cli::command().render_help().to_string()),
+    };
+    match answer {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", chain(&error));
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<()> {
+    match command {
+        Command::Train(arguments) => train(&arguments),
+        Command::Eval(_) => absent("headlong eval"),
+        Command::Predict(_) => absent("headlong predict"),
+        Command::Plan(arguments) => plan_command::run(&arguments),
+        Command::Data(command) => data(&command),
+        Command::Checkpoint(command) => checkpoint(&command),
+        Command::Launch(_) => absent("headlong launch"),
+        Command::Bench(command) => bench(&command),
+        Command::Kernels(KernelsCommand::Build(_)) => absent("headlong kernels build"),
+        Command::Kernels(KernelsCommand::Report(_)) => absent("headlong kernels report"),
+        Command::Config(ConfigCommand::Show(arguments)) => config_command::show(&arguments),
+        Command::Config(ConfigCommand::Check(arguments)) => config_command::check(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments.json),
+        Command::Recipe(_) => absent("headlong recipe"),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "headlong", &mut script);
+            output::print(&String::from_utf8_lossy(&script))
+        }
+    }
+}
+
+fn train(arguments: &TrainArguments) -> Result<()> {
+    let (config, _options) = arguments.resolve()?;
+    config.require_data()?;
+    absent("headlong train")
+}
+
+fn data(command: &DataCommand) -> Result<()> {
+    match command {
+        DataCommand::Make(arguments) => data_command::make(arguments),
+        DataCommand::Inspect(arguments) => data_command::inspect(arguments),
+        DataCommand::Verify(arguments) => data_command::verify(arguments),
+        DataCommand::Convert(_) => absent("headlong data convert"),
+        DataCommand::MultiHot(_) => absent("headlong data multi-hot"),
+    }
+}
+
+fn checkpoint(command: &CheckpointCommand) -> Result<()> {
+    match command {
+        CheckpointCommand::Inspect { .. } => absent("headlong checkpoint inspect"),
+        CheckpointCommand::Verify { .. } => absent("headlong checkpoint verify"),
+        CheckpointCommand::Export { .. } => absent("headlong checkpoint export"),
+    }
+}
+
+fn bench(command: &BenchCommand) -> Result<()> {
+    match command {
+        BenchCommand::Iteration(_) => absent("headlong bench iteration"),
+        BenchCommand::Reader(_) => absent("headlong bench reader"),
+        BenchCommand::Embedding(_) => absent("headlong bench embedding"),
+        BenchCommand::AllReduce(_) => absent("headlong bench all_reduce"),
+        BenchCommand::ReduceScatter(_) => absent("headlong bench reduce_scatter"),
+        BenchCommand::AllGather(_) => absent("headlong bench all_gather"),
+        BenchCommand::Broadcast(_) => absent("headlong bench broadcast"),
+        BenchCommand::Alltoall(_) => absent("headlong bench alltoall"),
+        BenchCommand::Alltoallv(_) => absent("headlong bench alltoallv"),
+        BenchCommand::Sendrecv(_) => absent("headlong bench sendrecv"),
+        BenchCommand::Barrier(_) => absent("headlong bench barrier"),
+        BenchCommand::P2p(_) => absent("headlong bench p2p"),
+        BenchCommand::Exchange(_) => absent("headlong bench exchange"),
+        BenchCommand::Tune(_) => absent("headlong bench tune"),
+    }
+}
+
+/// Refuses a command that this build does not have.
+fn absent(command: &str) -> Result<()> {
+    Err(Error::unsupported(format!("`{command}`"), "it is not in this build"))
+}

@@ -217,7 +217,7 @@ pub enum DenseTransform {
 }
 
 /// What a malformed line does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBadRow {
     /// Ends the run, naming file and line.
@@ -227,7 +227,7 @@ pub enum OnBadRow {
 }
 
 /// Where decoded data is kept between epochs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheData {
     /// Nowhere: every epoch reads the files.

@@ -1,6 +1,7 @@
 //! The two optimisers of a run, and which settings each has.
 
 use crate::error::{Error, Result};
+use headlong_device::optimizer::Optimizer;
 use serde::{Deserialize, Serialize};
 
 /// The two optimisers: one for the tables, one for the dense network.
@@ -138,6 +139,53 @@ impl OptimizerSettings {
             }
         }
         Ok(())
+    }
+}
+
+impl SparseOptimizer {
+    /// The optimiser with its constants.
+    ///
+    /// # Panics
+    /// If the name is none of [`SPARSE_NAMES`], which [`OptimizersConfig::resolve`] refuses.
+    pub fn optimizer(&self) -> Optimizer {
+        self.settings.optimizer(&self.name)
+    }
+}
+
+impl DenseOptimizer {
+    /// The optimiser with its constants.
+    ///
+    /// # Panics
+    /// If the name is none of [`DENSE_NAMES`], which [`OptimizersConfig::resolve`] refuses.
+    pub fn optimizer(&self) -> Optimizer {
+        self.settings.optimizer(&self.name)
+    }
+}
+
+impl OptimizerSettings {
+    /// The optimiser called `name`; unset settings have their defaults.
+    fn optimizer(&self, name: &str) -> Optimizer {
+        let defaults = defaults_of(name);
+        let or = |set: Option<f64>, default: Option<f64>| set.or(default).unwrap_or(0.0) as f32;
+        let epsilon = or(self.epsilon, defaults.epsilon);
+        let initial_accumulator = or(self.initial_accumulator, defaults.initial_accumulator);
+        match name {
+            "sgd" => Optimizer::Sgd,
+            "adagrad" => Optimizer::Adagrad { epsilon, initial_accumulator },
+            "rowwise_adagrad" => Optimizer::RowWiseAdagrad { epsilon, initial_accumulator },
+            "adam" | "lazy_adam" => Optimizer::Adam {
+                beta1: or(self.beta1, defaults.beta1),
+                beta2: or(self.beta2, defaults.beta2),
+                epsilon,
+            },
+            "ftrl" => Optimizer::Ftrl {
+                beta: or(self.beta, defaults.beta),
+                l1: or(self.lambda1, defaults.lambda1),
+                l2: or(self.lambda2, defaults.lambda2),
+                initial_accumulator,
+            },
+            other => panic!("`{other}` is no optimizer; the configuration was not resolved"),
+        }
     }
 }
 

@@ -162,6 +162,14 @@ impl Config {
                 "no training file is named: give --data FILE, or --preset tiny for synthetic data",
             ));
         }
+        self.check_files()
+    }
+
+    /// Refuses named files that are absent or directories.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the key and the file.
+    pub fn check_files(&self) -> Result<()> {
         for (key, files) in [("data.train", &self.data.train), ("data.valid", &self.data.valid)] {
             for file in files {
                 require_file(key, file)?;

@@ -1,0 +1,356 @@
+//! The command line: every command and flag, as text and as types. What a flag means for the configuration stands in
+//! [`train_arguments`]; `main.rs` calls the commands.
+
+pub mod train_arguments;
+
+pub use train_arguments::{LogTarget, TrainArguments, TrainOptions};
+
+use crate::config::OnBadRow;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Trains deep-learning recommendation models (DLRM) on click logs.
+#[derive(Debug, Parser)]
+#[command(name = "headlong", version, about, propagate_version = true, max_term_width = 110)]
+#[command(after_help = "Exit codes: 0 done, 1 failed while running, 2 wrong usage, config or plan, \
+    3 communication failed, 4 slower than the baseline given, 77 skipped because a device is absent, \
+    130 or 143 stopped by SIGINT or SIGTERM after saving.")]
+pub struct Cli {
+    /// What to do; without it the help is printed.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// A command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a model; without any option, on synthetic data
+    Train(TrainArguments),
+    /// Evaluate a checkpoint on labelled data
+    Eval(EvalArguments),
+    /// Write the click probability of every row
+    Predict(PredictArguments),
+    /// Show what a training run would need, and whether it fits, without taking any memory
+    Plan(PlanArguments),
+    /// Build dictionaries, look at data files, check them
+    #[command(subcommand)]
+    Data(DataCommand),
+    /// Look at a checkpoint, check it, export it
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
+    /// Start N processes of a headlong command (not in this build)
+    Launch(Anything),
+    /// Measure this machine
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Compile the accelerator's kernels or report on them (not in this build)
+    #[command(subcommand)]
+    Kernels(KernelsCommand),
+    /// Show or check the effective configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Say what this machine has, what is missing, and what to do about it
+    Doctor(DoctorArguments),
+    /// Print tested command lines for a task (not in this build)
+    Recipe(Anything),
+    /// Print a completion script
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Arguments of a command that this build does not have.
+#[derive(Debug, Args)]
+pub struct Anything {
+    /// Not looked at
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    pub arguments: Vec<String>,
+}
+
+/// Where the machine-readable form of an answer goes.
+#[derive(Debug, Clone, Default, Args)]
+pub struct JsonOutput {
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the JSON document to FILE, beside the text
+    #[arg(long, value_name = "FILE")]
+    pub json_file: Option<PathBuf>,
+}
+
+/// Arguments of `headlong eval`.
+#[derive(Debug, Args)]
+pub struct EvalArguments {
+    /// Checkpoint folder
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: PathBuf,
+    /// Labelled files; may be repeated
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub data: Vec<PathBuf>,
+    /// Samples of one batch; the checkpoint's configuration by default
+    #[arg(long, value_name = "N")]
+    pub batch_size: Option<usize>,
+    /// Threads; one per core by default
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// What a malformed line does
+    #[arg(long, value_name = "error|skip")]
+    pub on_bad_row: Option<OnBadRow>,
+    /// Where the JSON goes
+    #[command(flatten)]
+    pub json: JsonOutput,
+}
+
+/// Arguments of `headlong predict`.
+#[derive(Debug, Args)]
+pub struct PredictArguments {
+    /// Checkpoint folder
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: PathBuf,
+    /// Files, labelled or not; may be repeated
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub data: Vec<PathBuf>,
+    /// Where the probabilities go; the extension decides between CSV and Parquet
+    #[arg(long, value_name = "FILE.csv|.parquet")]
+    pub output: PathBuf,
+    /// Samples of one batch; the checkpoint's configuration by default
+    #[arg(long, value_name = "N")]
+    pub batch_size: Option<usize>,
+    /// Threads; one per core by default
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// What a malformed line does
+    #[arg(long, value_name = "error|skip")]
+    pub on_bad_row: Option<OnBadRow>,
+}
+
+/// Arguments of `headlong plan`: those of `train`, and where the JSON goes.
+#[derive(Debug, Args)]
+pub struct PlanArguments {
+    /// As for `train`
+    #[command(flatten)]
+    pub train: TrainArguments,
+    /// Rows of the training files, where known: adds the last batch and the nearest batch size that divides them
+    #[arg(long, value_name = "N")]
+    pub data_rows: Option<u64>,
+    /// Where the JSON goes
+    #[command(flatten)]
+    pub json: JsonOutput,
+}
+
+/// `headlong data …`
+#[derive(Debug, Subcommand)]
+pub enum DataCommand {
+    /// Build a dictionary with a frequency threshold: one streaming pass, resumable per file
+    Make(DataMakeArguments),
+    /// Convert to a binary format (not in this build)
+    Convert(Anything),
+    /// Rows, click rate, and per column the missing share, cardinality and range
+    Inspect(DataFilesArguments),
+    /// Check every line; each malformed one is named with its number
+    Verify(DataFilesArguments),
+    /// Make multi-hot data (not in this build)
+    MultiHot(Anything),
+}
+
+/// Arguments of `headlong data make`.
+#[derive(Debug, Args)]
+pub struct DataMakeArguments {
+    /// Criteo text files, plain, gzip or zstd; may be repeated
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub data: Vec<PathBuf>,
+    /// Folder for the dictionary; a stopped run goes on there
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Ids seen at least N times get rows of their own
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub min_count: u32,
+    /// Raw ids are taken modulo N first, as MLPerf v1 did
+    #[arg(long, value_name = "N")]
+    pub modulo: Option<u64>,
+    /// Threads; one per core by default
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// What a malformed line does
+    #[arg(long, value_name = "error|skip", default_value = "error")]
+    pub on_bad_row: OnBadRow,
+}
+
+/// Arguments of `headlong data inspect` and `verify`.
+#[derive(Debug, Args)]
+pub struct DataFilesArguments {
+    /// Criteo text files, plain, gzip or zstd
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Threads; one per core by default
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Where the JSON goes
+    #[command(flatten)]
+    pub json: JsonOutput,
+}
+
+/// `headlong checkpoint …`
+#[derive(Debug, Subcommand)]
+pub enum CheckpointCommand {
+    /// Model, step, tables, files and sizes
+    Inspect {
+        /// Checkpoint folder
+        dir: PathBuf,
+        /// Where the JSON goes
+        #[command(flatten)]
+        json: JsonOutput,
+    },
+    /// Check every checksum and shape
+    Verify {
+        /// Checkpoint folder
+        dir: PathBuf,
+        /// Where the JSON goes
+        #[command(flatten)]
+        json: JsonOutput,
+    },
+    /// Write one safetensors file with the original DLRM's parameter names
+    Export {
+        /// Checkpoint folder
+        dir: PathBuf,
+        /// The file; DIR/model.safetensors by default
+        #[arg(long, value_name = "FILE.safetensors")]
+        output: Option<PathBuf>,
+    },
+}
+
+/// `headlong bench …`
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Samples per second of whole training steps on made-up batches
+    Iteration(IterationArguments),
+    /// Read and parse files (not in this build; `cargo bench -p headlong-benches`)
+    Reader(Anything),
+    /// Lookup and update of tables (not in this build; `cargo bench -p headlong-benches`)
+    Embedding(Anything),
+    /// (not in this build)
+    #[command(name = "all_reduce")]
+    AllReduce(Anything),
+    /// (not in this build)
+    #[command(name = "reduce_scatter")]
+    ReduceScatter(Anything),
+    /// (not in this build)
+    #[command(name = "all_gather")]
+    AllGather(Anything),
+    /// (not in this build)
+    Broadcast(Anything),
+    /// (not in this build)
+    Alltoall(Anything),
+    /// (not in this build)
+    Alltoallv(Anything),
+    /// (not in this build)
+    Sendrecv(Anything),
+    /// (not in this build)
+    Barrier(Anything),
+    /// (not in this build)
+    P2p(Anything),
+    /// (not in this build)
+    Exchange(Anything),
+    /// (not in this build)
+    Tune(Anything),
+}
+
+/// Arguments of `headlong bench iteration`.
+#[derive(Debug, Args)]
+pub struct IterationArguments {
+    /// C1: Terabyte DLRM, C2: Kaggle DLRM, C3: DCNv2 (not in this build)
+    #[arg(long, value_name = "C1|C2|C3", ignore_case = true)]
+    pub shape: Shape,
+    /// Samples of one batch
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub batch_size: usize,
+    /// Arithmetic of the dense layers
+    #[arg(long, value_name = "f32|bf16", default_value = "f32")]
+    pub dtype: crate::config::Precision,
+    /// Threads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub threads: usize,
+    /// Seconds to measure
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Device
+    #[arg(long, value_name = "auto|cpu|cuda", default_value = "auto")]
+    pub device: crate::config::DeviceChoice,
+    /// Lanes
+    #[arg(long, value_name = "serial|overlapped|captured", default_value = "serial")]
+    pub schedule: crate::config::ScheduleChoice,
+    /// Ranks
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub ranks: usize,
+    /// Rows of a table at most; `fit`: what this machine holds. The shape's own by default
+    #[arg(long, value_name = "N|fit")]
+    pub row_cap: Option<RowCap>,
+    /// Sparse optimizer; the shape's own by default
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<String>,
+    /// Print one JSON line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A shape of `bench iteration`, as in `benches/peers`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shape {
+    /// MLPerf v1: dim 128, bottom 512-256-128, top 1024-1024-512-256-1, SGD.
+    #[value(name = "C1")]
+    C1,
+    /// Kaggle: dim 16, bottom 512-256-64-16, top 512-256-1, SGD.
+    #[value(name = "C2")]
+    C2,
+    /// MLPerf v2: DCNv2, multi-hot.
+    #[value(name = "C3")]
+    C3,
+}
+
+/// Rows of a table at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowCap {
+    /// This many.
+    Rows(u64),
+    /// As many as this machine holds.
+    Fit,
+}
+
+impl std::str::FromStr for RowCap {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("fit", _) => Ok(Self::Fit),
+            (_, Ok(rows)) if rows > 0 => Ok(Self::Rows(rows)),
+            _ => Err("expected a number of rows above 0, or `fit`".to_owned()),
+        }
+    }
+}
+
+/// `headlong kernels …`
+#[derive(Debug, Subcommand)]
+pub enum KernelsCommand {
+    /// Compile (not in this build)
+    Build(Anything),
+    /// Registers and spills (not in this build)
+    Report(Anything),
+}
+
+/// `headlong config …`
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print the effective configuration as TOML that can be read back
+    Show(TrainArguments),
+    /// Check a configuration without running it
+    Check(TrainArguments),
+}
+
+/// Arguments of `headlong doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArguments {
+    /// Where the JSON goes
+    #[command(flatten)]
+    pub json: JsonOutput,
+}

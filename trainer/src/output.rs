@@ -1,0 +1,32 @@
+//! Answers on standard output, and their JSON form.
+
+use crate::cli::JsonOutput;
+use crate::error::{Error, Result};
+use std::io::Write as _;
+
+/// Prints `text`, ending in one line break. A reader that has gone (`| head`) is no error.
+///
+/// # Errors
+/// [`Error::Io`] where standard output cannot be written.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    match write!(out, "{text}{end}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::io("write", "standard output")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Gives an answer as the user asked for it: `text`, or one JSON document instead (`--json`), and the document in a
+/// file besides (`--json-file`).
+///
+/// # Errors
+/// [`Error::Io`] where the output cannot be written.
+pub fn answer(output: &JsonOutput, text: &str, document: &serde_json::Value) -> Result<()> {
+    if let Some(file) = &output.json_file {
+        std::fs::write(file, format!("{document:#}\n")).map_err(Error::io("write", file))?;
+    }
+    if output.json { print(&document.to_string()) } else { print(text) }
+}

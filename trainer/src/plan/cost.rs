@@ -1,0 +1,69 @@
+//! What a step costs, by counting, and how long it would take on a machine that does each at its full rate.
+
+use super::memory::activations_per_sample;
+use super::{layers, samples_per_step};
+use crate::config::{Config, Interaction};
+use crate::machine::Machine;
+use serde::Serialize;
+
+/// What one step costs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StepCost {
+    /// Floating-point operations of one step, a multiply-add counted as two.
+    pub flops_per_step: u64,
+    /// Bytes of rows and their optimiser state that are read and written in one step, if none stays in a cache.
+    pub table_bytes_per_step: u64,
+    /// Bytes of dense weights, state and activations that are read and written in one step.
+    pub dense_bytes_per_step: u64,
+    /// An estimate: operations at the machine's rate, then the bytes of the tables at its memory's; nothing overlaps.
+    pub predicted_step_us: f64,
+    /// An estimate: samples of a step by its time.
+    pub predicted_samples_per_s: f64,
+}
+
+impl StepCost {
+    pub(super) fn new(config: &Config, dense_parameters: u64, machine: &Machine, threads: usize) -> Self {
+        let samples = samples_per_step(config);
+        let flops_per_step = samples * flops_per_sample(config);
+        let table_bytes_per_step = samples * table_bytes_per_sample(config);
+        let dense_state = config.optimizer.dense.optimizer().state_bytes(1, dense_parameters as usize);
+        // Weights forward and backward, gradients written and read, weights and state updated; activations written
+        // and read forward and backward, by batch.
+        let dense_bytes_per_step = config.train.accumulate as u64 * dense_parameters * 4 * 4
+            + dense_parameters * 8
+            + 2 * dense_state
+            + samples * activations_per_sample(config) * 4 * 4;
+        // More threads than cores do not help.
+        let cores = threads.min(machine.cores).max(1) as f64;
+        let seconds = flops_per_step as f64 / (machine.core_flops * cores)
+            + (table_bytes_per_step + dense_bytes_per_step) as f64 / machine.memory_bytes_per_s;
+        Self {
+            flops_per_step,
+            table_bytes_per_step,
+            dense_bytes_per_step,
+            predicted_step_us: seconds * 1e6,
+            predicted_samples_per_s: samples as f64 / seconds,
+        }
+    }
+}
+
+/// Operations to train on one sample: three times the forward pass, less the gradient of the first layer's input, which
+/// nobody needs. The dot interaction counts every pair once.
+pub fn flops_per_sample(config: &Config) -> u64 {
+    let layers = layers(config);
+    let products: usize = layers.iter().map(|(inputs, outputs)| inputs * outputs).sum();
+    let first = layers.first().map_or(0, |(inputs, outputs)| inputs * outputs);
+    let vectors = config.data.num_sparse + 1;
+    let interaction = match config.model.interaction {
+        Interaction::Dot => vectors * (vectors - 1) / 2 * config.model.dim,
+        Interaction::Cat => 0,
+    };
+    2 * (3 * (products + interaction) - first) as u64
+}
+
+/// One row per table is read forward, its gradient written and read, and row and state read and written by the update.
+fn table_bytes_per_sample(config: &Config) -> u64 {
+    let row = config.model.dim as u64 * 4;
+    let state = config.optimizer.sparse.optimizer().state_bytes(1, config.model.dim);
+    config.data.num_sparse as u64 * (row + 2 * row + 2 * (row + state))
+}

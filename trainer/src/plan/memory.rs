@@ -1,0 +1,89 @@
+//! What the memory of a run goes to.
+
+use super::{TablePlan, layers, top_input_width};
+use crate::config::{Config, Ids};
+use serde::Serialize;
+
+/// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
+pub const READER_BLOCK_BYTES: u64 = 8 << 20;
+
+/// Bytes of everything that no other line counts: the program, stacks, file buffers, the evaluation's scores.
+const PROGRAM_BYTES: u64 = 48 << 20;
+
+/// Bytes of one entry of the maps that hold a dictionary or admitted ids: key, row, count, at 7/8 occupancy at worst
+/// after doubling.
+const MAP_ENTRY_BYTES: u64 = 37;
+
+/// Bytes that the sorted update of one looked-up row needs: row, sample, order, segment.
+const UPDATE_ENTRY_BYTES: u64 = 32;
+
+/// Bytes of one rank, by use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct MemoryUse {
+    /// Embedding weights.
+    pub table_weight_bytes: u64,
+    /// State of the sparse optimiser.
+    pub table_state_bytes: u64,
+    /// Dense weights, gradients and optimiser state.
+    pub dense_bytes: u64,
+    /// Activations and their gradients, of one batch.
+    pub activation_bytes: u64,
+    /// Batches that are read ahead, and the parser's blocks.
+    pub reader_bytes: u64,
+    /// The dictionary, or the admitted ids.
+    pub id_map_bytes: u64,
+    /// Everything else.
+    pub other_bytes: u64,
+}
+
+impl MemoryUse {
+    pub(super) fn new(config: &Config, tables: &[TablePlan], dense_parameters: u64, threads: usize) -> Self {
+        let dense_state = config.optimizer.dense.optimizer().state_bytes(1, dense_parameters as usize);
+        // Each block of a batch sums its own gradients before they are added (docs/numerics.md).
+        let gradients = if config.sum_blocks() > 1 { 1 + config.sum_blocks() as u64 } else { 1 };
+        let rows: u64 = tables.iter().map(|table| table.rows).sum();
+        Self {
+            table_weight_bytes: tables.iter().map(|table| table.weight_bytes).sum(),
+            table_state_bytes: tables.iter().map(|table| table.state_bytes).sum(),
+            dense_bytes: dense_parameters * 4 * (1 + gradients) + dense_state,
+            activation_bytes: activation_bytes(config),
+            reader_bytes: reader_bytes(config, threads),
+            id_map_bytes: if config.data.ids == Ids::Hash { 0 } else { rows * MAP_ENTRY_BYTES },
+            other_bytes: PROGRAM_BYTES,
+        }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.table_weight_bytes
+            + self.table_state_bytes
+            + self.dense_bytes
+            + self.activation_bytes
+            + self.reader_bytes
+            + self.id_map_bytes
+            + self.other_bytes
+    }
+}
+
+/// Elements that one sample passes through: inputs, layer outputs, pooled vectors, the interaction's output.
+pub(super) fn activations_per_sample(config: &Config) -> u64 {
+    let outputs: usize = layers(config).iter().map(|&(_, outputs)| outputs).sum();
+    let pooled = config.data.num_sparse * config.model.dim;
+    (config.data.num_dense + outputs + pooled + top_input_width(config)) as u64
+}
+
+fn activation_bytes(config: &Config) -> u64 {
+    let batch = config.train.batch_size as u64;
+    let training = batch * activations_per_sample(config) * 2;
+    let evaluation = config.eval.batch_size as u64 * activations_per_sample(config);
+    let update = batch * config.data.num_sparse as u64 * UPDATE_ENTRY_BYTES;
+    training.max(evaluation) * 4 + update
+}
+
+fn reader_bytes(config: &Config, threads: usize) -> u64 {
+    // A label, the dense values, and per table a row index and an offset.
+    let sample = 4 + config.data.num_dense as u64 * 4 + config.data.num_sparse as u64 * 12;
+    let largest = config.train.batch_size.max(config.eval.batch_size) as u64;
+    // One batch of now, one of next, and those read ahead.
+    (config.data.prefetch_batches as u64 + 2) * largest * sample + threads as u64 * READER_BLOCK_BYTES
+}

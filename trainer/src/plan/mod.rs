@@ -1,0 +1,300 @@
+//! The plan: what a configuration means on a machine, decided before any memory is taken.
+//!
+//! A pure function of the configuration, the number of rows of each table, the number of rows of the data where it is
+//! known, and the machine's facts ([`Machine`]). It answers three questions: does it fit, what does a step cost, what
+//! would be left over. `headlong plan` prints it, `headlong train` prints it first and refuses what does not fit.
+
+mod cost;
+mod memory;
+pub mod text;
+
+pub use cost::StepCost;
+pub use memory::{MemoryUse, READER_BLOCK_BYTES};
+
+use crate::config::{Config, Interaction};
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use serde::Serialize;
+
+/// What a plan is made from, besides the configuration.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    /// Rows of each table ([`Config::table_rows`]).
+    pub table_rows: &'a [u64],
+    /// Rows of the training data, where known.
+    pub data_rows: Option<u64>,
+    /// The machine.
+    pub machine: &'a Machine,
+}
+
+/// One table of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TablePlan {
+    /// `C1`, `C2`, …
+    pub name: String,
+    /// Rows.
+    pub rows: u64,
+    /// Elements of a row.
+    pub dim: usize,
+    /// Rows that every rank holds. 0 at one rank, which owns every row.
+    pub frequent_rows: u64,
+    /// Share of all lookups that the frequent rows serve, 0 to 1.
+    pub covered_share: f64,
+    /// Bytes of weights and optimiser state.
+    pub bytes: u64,
+    /// Bytes of weights.
+    pub weight_bytes: u64,
+    /// Bytes of optimiser state.
+    pub state_bytes: u64,
+}
+
+/// Bytes that travel in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Exchange {
+    /// Vectors to the ranks that need them.
+    pub forward: u64,
+    /// Gradients back.
+    pub backward: u64,
+}
+
+/// Bytes that travel in a step, by distance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct ExchangePlan {
+    /// Between ranks of one machine.
+    pub intra_node: Exchange,
+    /// Between machines.
+    pub inter_node: Exchange,
+}
+
+/// How the data divides into batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Division {
+    /// Rows of the training data.
+    pub data_rows: u64,
+    /// Steps of one epoch, the last one included.
+    pub steps_per_epoch: u64,
+    /// Samples of the last step of an epoch; a full step where the batch divides the data.
+    pub last_step_samples: u64,
+    /// Samples that are never trained on: 0, because the last step takes what is left.
+    pub samples_lost: u64,
+    /// The batch size nearest to the configured one that divides the data into full steps.
+    pub nearest_dividing_batch_size: u64,
+}
+
+/// What a configuration means on a machine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// The tables, in column order.
+    pub tables: Vec<TablePlan>,
+    /// Weights and biases of the dense network.
+    pub dense_parameters: u64,
+    /// Elements of all tables.
+    pub embedding_parameters: u64,
+    /// Width of the top network's input.
+    pub top_input_width: usize,
+    /// Samples of one step: batch × accumulate.
+    pub samples_per_step: u64,
+    /// What the memory goes to, per rank.
+    pub memory: MemoryUse,
+    /// Bytes of one rank, all together.
+    pub bytes_per_rank: u64,
+    /// Bytes this machine can give.
+    pub available_bytes: u64,
+    /// Whether the one fits the other.
+    pub fits: bool,
+    /// What one step costs.
+    #[serde(flatten)]
+    pub cost: StepCost,
+    /// Bytes that travel in a step; none at one rank.
+    pub exchange_bytes_per_step: ExchangePlan,
+    /// How the data divides, where its rows are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub division: Option<Division>,
+    /// Ranks.
+    pub ranks: usize,
+    /// Threads of this process.
+    pub threads: usize,
+    /// `"cpu"`.
+    pub device: &'static str,
+}
+
+/// Width of the top network's input: `dim + n(n−1)/2` for the dot interaction over n vectors, the sum of all widths
+/// for `cat`.
+pub fn top_input_width(config: &Config) -> usize {
+    let model = &config.model;
+    let bottom = model.bottom.last().copied().unwrap_or(0);
+    let vectors = config.data.num_sparse + 1;
+    match model.interaction {
+        Interaction::Dot => bottom + vectors * (vectors - 1) / 2,
+        Interaction::Cat => bottom + config.data.num_sparse * model.dim,
+    }
+}
+
+/// `(inputs, outputs)` of every dense layer, bottom first.
+pub fn layers(config: &Config) -> Vec<(usize, usize)> {
+    let model = &config.model;
+    let pairs = |first: usize, widths: &[usize]| -> Vec<(usize, usize)> {
+        std::iter::once(first).chain(widths.iter().copied()).zip(widths.iter().copied()).collect()
+    };
+    let mut layers = pairs(config.data.num_dense, &model.bottom);
+    layers.extend(pairs(top_input_width(config), &model.top));
+    layers
+}
+
+/// Weights and biases of the dense network.
+pub fn dense_parameters(config: &Config) -> u64 {
+    layers(config).iter().map(|&(inputs, outputs)| ((inputs + 1) * outputs) as u64).sum()
+}
+
+impl Plan {
+    /// Makes the plan. It does not judge: [`Plan::check`] does.
+    ///
+    /// # Panics
+    /// If `facts.table_rows` has another length than `data.num_sparse`, which [`Config::table_rows`] prevents.
+    pub fn new(config: &Config, facts: &Facts<'_>) -> Self {
+        assert_eq!(
+            facts.table_rows.len(),
+            config.data.num_sparse,
+            "one number of rows for each categorical column"
+        );
+        let tables = tables(config, facts.table_rows);
+        let dense_parameters = dense_parameters(config);
+        let threads = config.run.threads.unwrap_or(facts.machine.cores);
+        let memory = MemoryUse::new(config, &tables, dense_parameters, threads);
+        let bytes_per_rank = memory.total();
+        let available_bytes = facts.machine.usable_bytes();
+        Self {
+            embedding_parameters: tables.iter().map(|table| table.rows * table.dim as u64).sum(),
+            cost: StepCost::new(config, dense_parameters, facts.machine, threads),
+            division: facts.data_rows.map(|rows| Division::new(config, rows)),
+            top_input_width: top_input_width(config),
+            samples_per_step: samples_per_step(config),
+            exchange_bytes_per_step: ExchangePlan::default(),
+            fits: bytes_per_rank <= available_bytes,
+            ranks: config.run.ranks,
+            device: "cpu",
+            tables,
+            dense_parameters,
+            memory,
+            bytes_per_rank,
+            available_bytes,
+            threads,
+        }
+    }
+
+    /// Refuses what does not fit, naming the key that would help and a value for it.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`].
+    pub fn check(&self, config: &Config) -> Result<()> {
+        if self.fits {
+            return Ok(());
+        }
+        let rows: Vec<u64> = self.tables.iter().map(|table| table.rows).collect();
+        let fits = |cap: u64| {
+            let capped: Vec<u64> = rows.iter().map(|rows| (*rows).min(cap)).collect();
+            let memory =
+                MemoryUse::new(config, &tables(config, &capped), self.dense_parameters, self.threads);
+            memory.total() <= self.available_bytes
+        };
+        let largest = rows.iter().copied().max().unwrap_or(1);
+        let help = if fits(2) {
+            // Two figures are enough, and leave room.
+            let cap = round_down(largest_that(2, largest, fits));
+            format!("`tables.max_rows` = {cap} would fit (--set tables.max_rows={cap})")
+        } else {
+            "lower `train.batch_size`, `eval.batch_size`, `data.prefetch_batches` or `model.dim`".to_owned()
+        };
+        Err(Error::DoesNotFit {
+            needed_bytes: self.bytes_per_rank,
+            available_bytes: self.available_bytes,
+            help,
+        })
+    }
+}
+
+/// The largest number from `low`, which holds, to `high` for which `holds`, where smaller ones hold too.
+fn largest_that(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if holds(middle) { low = middle } else { high = middle - 1 }
+    }
+    low
+}
+
+/// Keeps the first two figures.
+fn round_down(number: u64) -> u64 {
+    let mut unit = 1;
+    while number / unit >= 100 {
+        unit *= 10;
+    }
+    (number / unit * unit).max(2)
+}
+
+fn samples_per_step(config: &Config) -> u64 {
+    config.train.batch_size as u64 * config.train.accumulate as u64
+}
+
+fn tables(config: &Config, rows: &[u64]) -> Vec<TablePlan> {
+    let dim = config.model.dim;
+    let optimizer = config.optimizer.sparse.optimizer();
+    rows.iter()
+        .enumerate()
+        .map(|(column, &rows)| {
+            let weight_bytes = rows * dim as u64 * 4;
+            let state_bytes = optimizer.state_bytes(rows, dim);
+            TablePlan {
+                name: format!("C{}", column + 1),
+                rows,
+                dim,
+                frequent_rows: 0,
+                covered_share: 0.0,
+                bytes: weight_bytes + state_bytes,
+                weight_bytes,
+                state_bytes,
+            }
+        })
+        .collect()
+}
+
+impl Division {
+    fn new(config: &Config, data_rows: u64) -> Self {
+        let step = samples_per_step(config);
+        let remainder = data_rows % step;
+        Self {
+            data_rows,
+            steps_per_epoch: data_rows.div_ceil(step),
+            last_step_samples: if remainder == 0 { step.min(data_rows) } else { remainder },
+            samples_lost: 0,
+            nearest_dividing_batch_size: nearest_divisor(
+                data_rows / config.train.accumulate as u64,
+                config.train.batch_size as u64,
+            ),
+        }
+    }
+}
+
+/// The divisor of `number` nearest to `target`; the smaller of two equally near ones.
+fn nearest_divisor(number: u64, target: u64) -> u64 {
+    if number == 0 {
+        return target;
+    }
+    let mut best = 1;
+    let mut divisor = 1;
+    // Divisors come in pairs around the root.
+    while divisor * divisor <= number {
+        if number.is_multiple_of(divisor) {
+            for candidate in [divisor, number / divisor] {
+                let (distance, best_distance) = (candidate.abs_diff(target), u64::abs_diff(best, target));
+                if distance < best_distance || (distance == best_distance && candidate < best) {
+                    best = candidate;
+                }
+            }
+        }
+        divisor += 1;
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+use super::*;
+use crate::preset::{self, preset};
+
+const GIB: u64 = 1 << 30;
+
+fn machine(available_bytes: u64) -> Machine {
+    Machine {
+        cores: 2,
+        available_bytes,
+        cgroup_available_bytes: None,
+        core_flops: 1e11,
+        memory_bytes_per_s: 1e10,
+    }
+}
+
+fn plan_of(name: &str, available_bytes: u64, data_rows: Option<u64>) -> (Config, Plan) {
+    let config = preset(name).unwrap();
+    let rows = config.table_rows(None).unwrap();
+    let facts = Facts { table_rows: &rows, data_rows, machine: &machine(available_bytes) };
+    let plan = Plan::new(&config, &facts);
+    (config, plan)
+}
+
+#[test]
+fn published_cardinalities() {
+    let sum = |rows: &[u64]| rows.iter().sum::<u64>();
+    assert_eq!(sum(&preset::KAGGLE_CARDINALITIES), 33_762_577);
+    assert_eq!(sum(&preset::TERABYTE_40M_CARDINALITIES), 187_767_399);
+    assert_eq!(sum(&preset::TERABYTE_CARDINALITIES), 882_774_559);
+    let capped: Vec<u64> =
+        preset::TERABYTE_CARDINALITIES.iter().map(|rows| (*rows).min(40_000_000)).collect();
+    assert_eq!(sum(&capped), 204_184_588);
+}
+
+#[test]
+fn published_numbers_of_kaggle() {
+    let (_, plan) = plan_of("criteo-kaggle", 64 * GIB, None);
+    assert_eq!(plan.dense_parameters, 475_985);
+    assert_eq!(plan.embedding_parameters, 540_201_232);
+    assert_eq!(plan.top_input_width, 367);
+    assert_eq!(plan.memory.table_weight_bytes, 33_762_577 * 64);
+    assert_eq!(plan.memory.table_state_bytes, 0);
+    // Published: 2.01 GiB.
+    assert!((plan.memory.table_weight_bytes as f64 / GIB as f64 - 2.01).abs() < 0.005);
+}
+
+#[test]
+fn published_numbers_of_mlperf_v1() {
+    let (_, plan) = plan_of("criteo-terabyte-dlrm", 640 * GIB, None);
+    assert_eq!(plan.dense_parameters, 2_368_897);
+    assert_eq!(plan.top_input_width, 479);
+    assert!((plan.memory.table_weight_bytes as f64 / GIB as f64 - 89.53).abs() < 0.01);
+}
+
+#[test]
+fn optimiser_state_is_counted() {
+    let rows = vec![1000; 26];
+    let mut config = preset("tiny").unwrap();
+    for (name, state) in
+        [("sgd", 0), ("adagrad", 16), ("rowwise_adagrad", 1), ("lazy_adam", 32), ("ftrl", 32)]
+    {
+        config.set_all(&[format!("optimizer.sparse.name={name}")]).unwrap();
+        let plan = Plan::new(&config, &Facts { table_rows: &rows, data_rows: None, machine: &machine(GIB) });
+        assert_eq!(plan.memory.table_state_bytes, 26_000 * 4 * state, "{name}");
+        assert_eq!(plan.tables[3].bytes, plan.tables[3].weight_bytes + plan.tables[3].state_bytes);
+    }
+}
+
+#[test]
+fn the_total_is_the_sum_of_its_parts() {
+    let (_, plan) = plan_of("tiny", GIB, None);
+    let tables: u64 = plan.tables.iter().map(|table| table.bytes).sum();
+    assert_eq!(tables, plan.memory.table_weight_bytes + plan.memory.table_state_bytes);
+    assert_eq!(plan.bytes_per_rank, plan.memory.total());
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_a_cap_that_fits() {
+    let (mut config, plan) = plan_of("criteo-terabyte-dlrm", 8 * GIB, None);
+    assert!(!plan.fits);
+    let error = plan.check(&config).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    let message = error.to_string();
+    let cap = message.split("tables.max_rows=").nth(1).and_then(|rest| rest.strip_suffix(')')).unwrap();
+    config.set_all(&[format!("tables.max_rows={cap}")]).unwrap();
+    let rows = config.table_rows(None).unwrap();
+    let machine = machine(8 * GIB);
+    let plan = Plan::new(&config, &Facts { table_rows: &rows, data_rows: None, machine: &machine });
+    plan.check(&config).unwrap();
+    // The cap is not needlessly small.
+    assert!(plan.bytes_per_rank > 7 * GIB, "{message}");
+}
+
+#[test]
+fn a_batch_that_does_not_fit_names_the_batch() {
+    let (mut config, _) = plan_of("tiny", GIB, None);
+    config.train.batch_size = 10_000_000;
+    let facts = Facts { table_rows: &[2; 26], data_rows: None, machine: &machine(GIB) };
+    let message = Plan::new(&config, &facts).check(&config).unwrap_err().to_string();
+    assert!(message.contains("train.batch_size"), "{message}");
+}
+
+#[test]
+fn the_control_group_counts() {
+    let (config, _) = plan_of("criteo-kaggle", 64 * GIB, None);
+    let rows = config.table_rows(None).unwrap();
+    let limited = Machine { cgroup_available_bytes: Some(GIB), ..machine(64 * GIB) };
+    let plan = Plan::new(&config, &Facts { table_rows: &rows, data_rows: None, machine: &limited });
+    assert_eq!((plan.available_bytes, plan.fits), (GIB, false));
+}
+
+#[test]
+fn flops_by_hand() {
+    // 3 dense inputs; bottom 3-2; two tables of dim 2, so three vectors and 3 products; top 5-1.
+    let text = "[model]\ndim = 2\nbottom = [2]\ntop = [1]\n[data]\nnum_dense = 3\nnum_sparse = 2\n";
+    let config = Config::from_toml(text, "test").unwrap();
+    let (products, interaction, first) = (3 * 2 + 5, 3 * 2, 3 * 2);
+    assert_eq!(cost::flops_per_sample(&config), 2 * (3 * (products + interaction) - first));
+    assert_eq!(dense_parameters(&config), 3 * 2 + 2 + 5 + 1);
+    let mut cat = config;
+    cat.model.interaction = Interaction::Cat;
+    assert_eq!(top_input_width(&cat), 6);
+}
+
+#[test]
+fn the_last_batch_and_the_nearest_divisor() {
+    let (_, plan) = plan_of("criteo-kaggle", 64 * GIB, Some(1000));
+    let division = plan.division.unwrap();
+    assert_eq!((division.steps_per_epoch, division.last_step_samples), (8, 1000 - 7 * 128));
+    assert_eq!((division.nearest_dividing_batch_size, division.samples_lost), (125, 0));
+    assert_eq!(nearest_divisor(1024, 128), 128);
+    assert_eq!(nearest_divisor(97, 50), 97);
+    assert_eq!(nearest_divisor(97, 40), 1);
+    assert_eq!(
+        nearest_divisor(45_840_617, 2048) * (45_840_617 / nearest_divisor(45_840_617, 2048)),
+        45_840_617
+    );
+}
+
+#[test]
+fn json_has_the_promised_keys() {
+    let (_, plan) = plan_of("tiny", GIB, Some(400_000));
+    let json = serde_json::to_value(&plan).unwrap();
+    for key in ["name", "rows", "dim", "frequent_rows", "covered_share", "bytes"] {
+        assert!(json["tables"][0].get(key).is_some(), "{key}");
+    }
+    for key in ["bytes_per_rank", "predicted_step_us", "flops_per_step", "division"] {
+        assert!(json.get(key).is_some(), "{key}");
+    }
+    for distance in ["intra_node", "inter_node"] {
+        for direction in ["forward", "backward"] {
+            assert!(json["exchange_bytes_per_step"][distance][direction].is_u64());
+        }
+    }
+}
+
+#[test]
+fn two_figures() {
+    assert_eq!([1, 99, 101, 123_456, 999].map(round_down), [2, 99, 100, 120_000, 990]);
+}
