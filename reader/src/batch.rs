@@ -1,6 +1,12 @@
 //! One batch in host memory, and where the stream stands after it.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
+
+use crate::criteo::parse::RawBlock;
+use crate::schema::Schema;
+use crate::transform::DenseFunction;
 
 /// One batch in host memory; buffers are reused, so after the first few batches nothing is allocated.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,4 +63,82 @@ pub struct Position {
     pub byte: u64,
     /// Bad lines skipped so far, over all epochs.
     pub skipped: u64,
+}
+
+/// Fills batches of a fixed size from runs of samples.
+#[derive(Debug)]
+pub struct BatchBuilder {
+    schema: Schema,
+    batch_size: usize,
+    filled: usize,
+    batch: Batch,
+}
+
+impl BatchBuilder {
+    /// A builder of batches of `batch_size` samples.
+    pub fn new(schema: Schema, batch_size: usize) -> Self {
+        let mut builder = Self { schema, batch_size, filled: 0, batch: Batch::default() };
+        builder.resize(batch_size);
+        builder
+    }
+
+    /// Samples that still fit.
+    pub fn room(&self) -> usize {
+        self.batch_size - self.filled
+    }
+
+    /// Whether nothing fits.
+    pub fn is_full(&self) -> bool {
+        self.filled == self.batch_size
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
+    /// Adds `samples` of `block`; `map_ids(sparse, at)` writes their rows from index `at` on.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    pub fn add(
+        &mut self,
+        block: &RawBlock,
+        samples: Range<usize>,
+        dense: &DenseFunction,
+        map_ids: impl FnOnce(&mut [Jagged], usize),
+    ) {
+        let (at, count) = (self.filled, samples.len());
+        assert!(count <= self.room(), "{count} samples do not fit");
+        if self.schema.labelled {
+            let labels = &block.labels[samples.clone()];
+            for (label, &raw) in self.batch.labels[at..].iter_mut().zip(labels) {
+                *label = raw as f32;
+            }
+        }
+        let width = self.schema.num_dense;
+        let raw = &block.dense[samples.start * width..samples.end * width];
+        dense.apply(raw, &mut self.batch.dense[at * width..(at + count) * width]);
+        map_ids(&mut self.batch.sparse, at);
+        self.filled += count;
+    }
+
+    /// Gives the batch out, cut to what it holds, and goes on with the buffers of `spare`.
+    pub fn finish(&mut self, position: Position, spare: Batch) -> Batch {
+        if self.filled < self.batch_size {
+            self.resize(self.filled);
+        }
+        let mut batch = std::mem::replace(&mut self.batch, spare);
+        (batch.num_samples, batch.position) = (self.filled, position);
+        self.filled = 0;
+        self.resize(self.batch_size);
+        batch
+    }
+
+    fn resize(&mut self, num_samples: usize) {
+        self.batch.labels.resize(if self.schema.labelled { num_samples } else { 0 }, 0.0);
+        self.batch.dense.resize(num_samples * self.schema.num_dense, 0.0);
+        self.batch.sparse.resize_with(self.schema.num_sparse, Jagged::default);
+        self.batch.sparse.iter_mut().for_each(|bags| bags.set_one_hot(num_samples));
+    }
 }

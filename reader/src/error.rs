@@ -132,6 +132,12 @@ pub enum ReaderError {
         /// Expected and found.
         message: String,
     },
+    /// The operating system has no thread for the reader.
+    #[error("cannot start a reader thread: {source}")]
+    Thread {
+        /// Why.
+        source: std::io::Error,
+    },
     /// A thread of the reader ended without a word.
     #[error("the reader's {thread} thread stopped unexpectedly")]
     Stopped {

@@ -1,3 +1,10 @@
 //! Criteo's click logs: tab-separated text with an optional label, integers and hexadecimal categories.
 
+mod assemble;
+pub mod blocks;
 pub mod parse;
+pub mod text;
+
+pub use blocks::{BlockOptions, BlockStream, Event, ParsedBlock};
+pub use parse::{BadRowPolicy, LineParser, RawBlock};
+pub use text::{CriteoTextReader, TextOptions};

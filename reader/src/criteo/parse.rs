@@ -65,6 +65,16 @@ impl RawBlock {
         self.bad_lines.clear();
     }
 
+    /// Frees what the buffers hold beyond the samples.
+    pub fn shrink(&mut self) {
+        self.labels.shrink_to_fit();
+        self.dense.shrink_to_fit();
+        self.sparse.shrink_to_fit();
+        self.sparse_missing.shrink_to_fit();
+        self.line_ends.shrink_to_fit();
+        self.bad_lines.shrink_to_fit();
+    }
+
     /// Lines of the block up to and including the line of sample `sample`, bad ones included.
     pub fn lines_through(&self, sample: usize) -> usize {
         sample + 1 + self.bad_through(sample)
@@ -96,6 +106,11 @@ impl LineParser {
     /// The columns it expects.
     pub fn schema(&self) -> &Schema {
         &self.schema
+    }
+
+    /// What it does with bad lines.
+    pub fn policy(&self) -> BadRowPolicy {
+        self.policy
     }
 
     /// Parses `text`, which begins at the start of a line, into `block`, which is cleared first.

@@ -97,6 +97,15 @@ impl TextFile {
         Ok(Self { path: path.to_owned(), compression, stored_bytes: metadata.len(), stored_bytes_read, text })
     }
 
+    /// The size of the file at `path` in bytes, as stored.
+    ///
+    /// # Errors
+    /// [`ReaderError::Open`].
+    pub fn stored_bytes_of(path: &Path) -> Result<u64> {
+        let metadata = std::fs::metadata(path);
+        Ok(metadata.map_err(|source| ReaderError::Open { file: path.to_owned(), source })?.len())
+    }
+
     /// The file's path, as given.
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,0 +1,112 @@
+//! Tests of admission: against the obvious version, undone exactly, saved exactly.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// One column's ids, `None` missing, as [`ColumnIds`] of a single column.
+fn learn(admission: &mut Admission, ids: &[Option<u32>], log: &mut Vec<Undo>) -> Vec<u64> {
+    let sparse: Vec<u32> = ids.iter().map(|id| id.unwrap_or(0)).collect();
+    let missing: Vec<u64> = ids.iter().map(|id| id.is_none() as u64).collect();
+    let ids = ColumnIds { sparse: &sparse, missing: &missing, num_columns: 1, column: 0 };
+    let mut rows = vec![0; sparse.len()];
+    admission.learn_column(ids, &mut rows, log);
+    let mut again = vec![0; sparse.len()];
+    admission.look_up_column(ids, &mut again);
+    let expected: Vec<u64> = (0..ids.len()).map(|index| admission.row(0, ids.get(index))).collect();
+    assert_eq!(again, expected);
+    rows
+}
+
+/// The definition, with a hash map.
+fn learn_obviously(ids: &[Option<u32>], min_count: u32, rows: u64) -> Vec<u64> {
+    let mut counts = HashMap::new();
+    let mut own = HashMap::new();
+    let row = |id: &Option<u32>| {
+        let count = counts.entry(*id).or_insert(0);
+        *count += 1;
+        if *count >= min_count && !own.contains_key(id) {
+            let admitted = own.values().filter(|&&row| row > 0).count() as u64;
+            own.insert(*id, if admitted + 1 < rows { admitted + 1 } else { 0 });
+        }
+        own.get(id).copied().unwrap_or(0)
+    };
+    ids.iter().map(row).collect()
+}
+
+fn ids(count: usize, distinct: u32) -> impl Strategy<Value = Vec<Option<u32>>> {
+    prop::collection::vec(prop::option::weighted(0.9, 0..distinct), count)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn rows_are_given_as_defined(ids in ids(400, 60), min_count in 1_u32..5, rows in 1_u64..80) {
+        let mut admission = Admission::new(min_count, &[rows]).unwrap();
+        let found = learn(&mut admission, &ids, &mut Vec::new());
+        prop_assert_eq!(found, learn_obviously(&ids, min_count, rows));
+    }
+
+    #[test]
+    fn undoing_gives_back_the_earlier_state(
+        first in ids(150, 100), second in ids(150, 100), third in ids(150, 100), min_count in 1_u32..4,
+    ) {
+        let mut admission = Admission::new(min_count, &[40]).unwrap();
+        learn(&mut admission, &first, &mut Vec::new());
+        let earlier = admission.clone();
+        let mut log = Vec::new();
+        let rows = learn(&mut admission, &second, &mut log);
+        admission.undo(&log);
+        prop_assert_eq!(&admission, &earlier);
+        prop_assert_eq!(admission.to_bytes(), earlier.to_bytes());
+        prop_assert_eq!(admission.rows(0), earlier.rows(0));
+        // And going on from there is the same as never having gone further.
+        prop_assert_eq!(learn(&mut admission, &second, &mut Vec::new()), rows);
+        let mut fresh = earlier.clone();
+        learn(&mut fresh, &second, &mut Vec::new());
+        prop_assert_eq!(learn(&mut admission, &third, &mut Vec::new()), learn(&mut fresh, &third, &mut Vec::new()));
+        prop_assert_eq!(admission.to_bytes(), fresh.to_bytes());
+    }
+
+    #[test]
+    fn saving_and_restoring_changes_nothing(first in ids(200, 100), second in ids(200, 100)) {
+        let mut admission = Admission::new(2, &[30]).unwrap();
+        learn(&mut admission, &first, &mut Vec::new());
+        let mut restored = Admission::from_bytes(&admission.to_bytes(), 2, &[30]).unwrap();
+        prop_assert_eq!(&restored, &admission);
+        prop_assert_eq!(
+            learn(&mut restored, &second, &mut Vec::new()),
+            learn(&mut admission, &second, &mut Vec::new())
+        );
+    }
+}
+
+#[test]
+fn damaged_or_foreign_state_is_refused() {
+    let mut admission = Admission::new(2, &[30]).unwrap();
+    learn(&mut admission, &[Some(7), Some(7), None, Some(9)], &mut Vec::new());
+    let bytes = admission.to_bytes();
+    for index in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[index] ^= 0x10;
+        let message = Admission::from_bytes(&damaged, 2, &[30]).unwrap_err().to_string();
+        assert!(message.contains("checksum: expected"), "{message}");
+    }
+    for length in 0..bytes.len() {
+        assert!(Admission::from_bytes(&bytes[..length], 2, &[30]).is_err());
+    }
+    let message = Admission::from_bytes(&bytes, 3, &[30]).unwrap_err().to_string();
+    assert!(message.contains("header: expected"), "{message}");
+    let message = Admission::from_bytes(&bytes, 2, &[31]).unwrap_err().to_string();
+    assert!(message.contains("table 0 of 31 rows differs"), "{message}");
+}
+
+#[test]
+fn senseless_sizes_are_refused() {
+    assert!(Admission::new(0, &[10]).unwrap_err().to_string().contains("min_count: expected 1"));
+    let message = Admission::new(1, &[10, 0]).unwrap_err().to_string();
+    assert_eq!(message, "rows of table 1: expected 1 to 2^31 for admitted ids, found 0");
+}

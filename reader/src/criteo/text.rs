@@ -1,0 +1,189 @@
+//! The reader of Criteo's text: files to batches, ahead of the consumer, in bounded memory.
+//!
+//! ```text
+//! files ─ source thread ─ blocks of lines ─ parse threads ─ samples ─ assemble thread ─ batches ─ next()
+//!         decompress, cut                   numbers                   transform, map ids   bounded
+//! ```
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::assemble::{AssembleThread, Delivery, Place, lock};
+use crate::batch::{Batch, BatchBuilder, Position};
+use crate::criteo::blocks::{BlockOptions, BlockStream, SkipClock};
+use crate::error::{ReaderError, Result};
+use crate::history::MapperHistory;
+use crate::ids::IdMapper;
+use crate::prefetch::{OwnedThreads, Returns, recycle};
+use crate::schema::Schema;
+use crate::skipped::SkipReport;
+use crate::transform::DenseTransform;
+use crate::{Progress, Reader};
+
+/// How text files become batches.
+#[derive(Clone, Debug)]
+pub struct TextOptions {
+    /// Columns, bad rows, threads.
+    pub blocks: BlockOptions,
+    /// Samples in a batch; the last one of an epoch has what is left.
+    pub batch_size: usize,
+    /// Finished batches that may wait for the consumer.
+    pub prefetch: usize,
+    /// How integers become numbers.
+    pub dense_transform: DenseTransform,
+    /// Epochs in all, counted from position 0; `None` never ends.
+    pub epochs: Option<u64>,
+}
+
+impl Default for TextOptions {
+    fn default() -> Self {
+        Self {
+            blocks: BlockOptions::default(),
+            batch_size: 2048,
+            prefetch: 4,
+            dense_transform: DenseTransform::default(),
+            epochs: Some(1),
+        }
+    }
+}
+
+/// Reads Criteo's text, plain or compressed. Dropping it stops and joins its threads.
+pub struct CriteoTextReader {
+    schema: Schema,
+    position: Position,
+    progress: Progress,
+    wait_time: Duration,
+    skip_clock: SkipClock,
+    finished: bool,
+    history: Arc<Mutex<MapperHistory>>,
+    skip_report: Arc<Mutex<SkipReport>>,
+    batches: Receiver<Result<Option<Delivery>>>,
+    used: Returns<Batch>,
+    _threads: OwnedThreads,
+}
+
+impl CriteoTextReader {
+    /// Opens `files`, to be read in order, and begins to read at `start`, for which `ids` has the state.
+    ///
+    /// # Errors
+    /// As [`BlockStream::open`]; [`ReaderError::Invalid`] if `ids` has another number of tables than the schema,
+    /// or the batch size is 0. `file-minimum` reads all files first, so their faults come now.
+    pub fn open(files: &[PathBuf], ids: IdMapper, options: &TextOptions, start: &Position) -> Result<Self> {
+        let schema = options.blocks.schema;
+        check(&ids, options)?;
+        let stream = BlockStream::open(files.to_vec(), &options.blocks, start, options.epochs)?;
+        let functions = options.dense_transform.functions(files, &options.blocks)?;
+        let skip_clock = stream.skip_clock();
+        let history = Arc::new(Mutex::new(MapperHistory::new(ids, *start)));
+        let skip_report = Arc::new(Mutex::new(SkipReport::default()));
+        let (output, batches) = sync_channel(options.prefetch);
+        let (used, spare) = recycle(options.prefetch + 2);
+        let place = Place::new(start, files)?;
+        let progress = Progress::default();
+        let assemble = AssembleThread {
+            stream,
+            files: files.to_vec(),
+            functions,
+            history: Arc::clone(&history),
+            skip_report: Arc::clone(&skip_report),
+            output,
+            spare,
+            builder: BatchBuilder::new(schema, options.batch_size),
+            place,
+        };
+        let mut threads = OwnedThreads::default();
+        threads.spawn("reader-assemble".to_owned(), move || assemble.run())?;
+        let (wait_time, finished, position) = (Duration::ZERO, false, *start);
+        Ok(Self {
+            schema,
+            position,
+            progress,
+            wait_time,
+            skip_clock,
+            finished,
+            history,
+            skip_report,
+            batches,
+            used,
+            _threads: threads,
+        })
+    }
+
+    /// The id mapper as it was at `position`: after one of the last few batches delivered (or prefetched), or
+    /// where reading began.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] if the position is none of these.
+    pub fn mapper_at(&self, position: &Position) -> Result<IdMapper> {
+        lock(&self.history).mapper_at(position).ok_or_else(|| {
+            let Position { epoch, sample, .. } = position;
+            let message = format!("the id state at sample {sample} of epoch {epoch} is not known any more");
+            ReaderError::Invalid { message }
+        })
+    }
+
+    /// Bad lines skipped so far. The reader is ahead of its consumer, and so is this; the count that belongs to a
+    /// batch is in its position.
+    pub fn skip_report(&self) -> SkipReport {
+        lock(&self.skip_report).clone()
+    }
+
+    /// How long it took to skip to the starting position; known once the first batch has come.
+    pub fn skip_time(&self) -> Duration {
+        self.skip_clock.time()
+    }
+}
+
+fn check(ids: &IdMapper, options: &TextOptions) -> Result<()> {
+    let (expected, found) = (options.blocks.schema.num_sparse, ids.rows().len());
+    if expected != found {
+        let message = format!("the schema has {expected} categories, the id policy {found} tables");
+        return Err(ReaderError::Invalid { message });
+    }
+    if options.batch_size == 0 {
+        return Err(ReaderError::Invalid { message: "batch_size: expected at least 1, found 0".to_owned() });
+    }
+    Ok(())
+}
+
+impl Reader for CriteoTextReader {
+    fn next(&mut self, batch: &mut Batch) -> Result<bool> {
+        if self.finished {
+            return Ok(false);
+        }
+        let begin = Instant::now();
+        let message = self.batches.recv();
+        self.wait_time += begin.elapsed();
+        let message = message.unwrap_or(Err(ReaderError::Stopped { thread: "assembling" }));
+        self.finished = !matches!(message, Ok(Some(_)));
+        let Some(mut delivery) = message? else {
+            return Ok(false);
+        };
+        std::mem::swap(batch, &mut delivery.batch);
+        self.used.give(delivery.batch);
+        lock(&self.history).deliver_batch();
+        (self.position, self.progress) = (batch.position, delivery.progress);
+        Ok(true)
+    }
+
+    fn schema(&self) -> Schema {
+        self.schema
+    }
+
+    fn position(&self) -> Position {
+        self.position
+    }
+
+    fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    fn wait_time(&self) -> Duration {
+        self.wait_time
+    }
+}
+
+#[cfg(test)]
+mod tests;

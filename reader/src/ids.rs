@@ -1,0 +1,289 @@
+//! Id policies: which row of its column's table a raw id stands for.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::admission::{Admission, ColumnIds, Undo};
+use crate::batch::Jagged;
+use crate::criteo::parse::RawBlock;
+use crate::error::{ReaderError, Result};
+use crate::hashing::{HashFunction, MAX_HASHED_ROWS, hash_column};
+
+/// How raw ids become row indices; recorded with everything trained on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum IdPolicy {
+    /// Hashed into the table's rows; a missing value is an id of its own.
+    Hash {
+        /// Which function.
+        #[serde(default)]
+        function: HashFunction,
+    },
+    /// `id mod rows`, as the original DLRM does; a missing value is the id 0.
+    Modulo,
+    /// One pass: an id gets its own row at its `min_count`-th sight, before that its column's shared row 0.
+    Admitted {
+        /// Sights needed.
+        min_count: u32,
+    },
+    /// Rows looked up in a dictionary made beforehand; unknown and infrequent ids share row 0.
+    Dictionary,
+}
+
+impl fmt::Display for IdPolicy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            IdPolicy::Hash { function } => write!(formatter, "hash ({})", function.name()),
+            IdPolicy::Modulo => write!(formatter, "modulo"),
+            IdPolicy::Admitted { min_count } => write!(formatter, "admitted (min_count {min_count})"),
+            IdPolicy::Dictionary => write!(formatter, "dictionary"),
+        }
+    }
+}
+
+/// A fixed mapping of ids to rows, such as a dictionary.
+pub trait RowLookup: Send + Sync + fmt::Debug {
+    /// The number of columns it knows.
+    fn num_columns(&self) -> usize;
+
+    /// The row of `id` (`None` is a missing value) in the table of `column`.
+    fn row(&self, column: usize, id: Option<u32>) -> u64;
+
+    /// The rows of a column's ids, in order; `rows` is as long as `ids`.
+    fn look_up_column(&self, ids: ColumnIds<'_>, rows: &mut [u64]) {
+        for (index, row) in rows.iter_mut().enumerate() {
+            *row = self.row(ids.column, ids.get(index));
+        }
+    }
+}
+
+/// Maps the ids of all columns. Cloning gives an independent copy, frozen as long as nobody lets it learn.
+#[derive(Clone, Debug)]
+pub struct IdMapper {
+    policy: IdPolicy,
+    rows: Vec<u64>,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Stateless,
+    Admitted(Admission),
+    Lookup(Arc<dyn RowLookup>),
+}
+
+impl IdMapper {
+    /// A mapper of `policy` for tables of `rows[t]` rows, knowing nothing yet.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] naming the table whose rows the policy cannot fill, or for
+    /// [`IdPolicy::Dictionary`], which needs [`IdMapper::with_lookup`].
+    pub fn new(policy: IdPolicy, rows: &[u64]) -> Result<Self> {
+        let most = if matches!(policy, IdPolicy::Hash { .. }) { MAX_HASHED_ROWS } else { u64::MAX };
+        if let Some(table) = rows.iter().position(|rows| !(1..=most).contains(rows)) {
+            let found = rows[table];
+            let message = format!("rows of table {table}: expected 1 to {most} for {policy}, found {found}");
+            return Err(ReaderError::Invalid { message });
+        }
+        let state = match policy {
+            IdPolicy::Hash { .. } | IdPolicy::Modulo => State::Stateless,
+            IdPolicy::Admitted { min_count } => State::Admitted(Admission::new(min_count, rows)?),
+            IdPolicy::Dictionary => {
+                let message = "the dictionary policy needs a dictionary".to_owned();
+                return Err(ReaderError::Invalid { message });
+            }
+        };
+        Ok(Self { policy, rows: rows.to_vec(), state })
+    }
+
+    /// A mapper of policy [`IdPolicy::Dictionary`] that looks rows up in `lookup`.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] if it has another number of columns than `rows`.
+    pub fn with_lookup(lookup: Arc<dyn RowLookup>, rows: &[u64]) -> Result<Self> {
+        if lookup.num_columns() != rows.len() {
+            let (expected, found) = (rows.len(), lookup.num_columns());
+            let message = format!("dictionary: expected {expected} columns, found {found}");
+            return Err(ReaderError::Invalid { message });
+        }
+        Ok(Self { policy: IdPolicy::Dictionary, rows: rows.to_vec(), state: State::Lookup(lookup) })
+    }
+
+    /// Its policy.
+    pub fn policy(&self) -> IdPolicy {
+        self.policy
+    }
+
+    /// Rows of each table.
+    pub fn rows(&self) -> &[u64] {
+        &self.rows
+    }
+
+    /// The admission state, under [`IdPolicy::Admitted`].
+    pub fn admission(&self) -> Option<&Admission> {
+        match &self.state {
+            State::Admitted(admission) => Some(admission),
+            _ => None,
+        }
+    }
+
+    /// The state that has to be saved to continue exactly; empty for policies without one (a dictionary is a file
+    /// of its own).
+    pub fn state_bytes(&self) -> Vec<u8> {
+        self.admission().map(Admission::to_bytes).unwrap_or_default()
+    }
+
+    /// Restores what [`IdMapper::state_bytes`] gave; the mapper must have the same policy and rows.
+    ///
+    /// # Errors
+    /// [`ReaderError::BadState`] for damaged bytes or another shape.
+    pub fn restore_state(&mut self, bytes: &[u8]) -> Result<()> {
+        match (&mut self.state, self.policy) {
+            (State::Admitted(admission), IdPolicy::Admitted { min_count }) => {
+                *admission = Admission::from_bytes(bytes, min_count, &self.rows)?;
+                Ok(())
+            }
+            _ if bytes.is_empty() => Ok(()),
+            _ => Err(ReaderError::BadState {
+                what: "the state of the id policy".to_owned(),
+                reason: format!("{} has none, found {} bytes", self.policy, bytes.len()),
+            }),
+        }
+    }
+
+    /// Writes the rows of `samples` of `block` into `sparse[t].values[at..]`, learning nothing.
+    ///
+    /// # Panics
+    /// If the block has other columns than the mapper has tables, or `sparse` is too small.
+    pub fn map(&self, block: &RawBlock, samples: Range<usize>, sparse: &mut [Jagged], at: usize) {
+        for column in 0..self.rows.len() {
+            let ids = self.column_ids(block, samples.clone(), column);
+            self.map_column(ids, &mut sparse[column].values[at..at + ids.len()]);
+        }
+    }
+
+    /// As [`IdMapper::map`], but an admission policy sees the samples; what it changes is noted in `log`.
+    ///
+    /// # Panics
+    /// As [`IdMapper::map`].
+    pub fn map_and_learn(
+        &mut self,
+        block: &RawBlock,
+        samples: Range<usize>,
+        sparse: &mut [Jagged],
+        at: usize,
+        log: &mut Vec<Undo>,
+    ) {
+        for column in 0..self.rows.len() {
+            let ids = self.column_ids(block, samples.clone(), column);
+            let rows = &mut sparse[column].values[at..at + ids.len()];
+            match &mut self.state {
+                State::Admitted(admission) => admission.learn_column(ids, rows, log),
+                _ => self.map_column(ids, rows),
+            }
+        }
+    }
+
+    /// Takes back what was learned, see [`Admission::undo`].
+    pub fn undo(&mut self, log: &[Undo]) {
+        if let State::Admitted(admission) = &mut self.state {
+            admission.undo(log);
+        }
+    }
+
+    fn column_ids<'a>(&self, block: &'a RawBlock, samples: Range<usize>, column: usize) -> ColumnIds<'a> {
+        let num_columns = self.rows.len();
+        assert_eq!(block.sparse.len(), block.num_samples * num_columns, "one table for each category");
+        let sparse = &block.sparse[samples.start * num_columns..samples.end * num_columns];
+        ColumnIds { sparse, missing: &block.sparse_missing[samples], num_columns, column }
+    }
+
+    fn map_column(&self, ids: ColumnIds<'_>, out: &mut [u64]) {
+        let rows = self.rows[ids.column];
+        match (&self.state, self.policy) {
+            (State::Admitted(admission), _) => admission.look_up_column(ids, out),
+            (State::Lookup(lookup), _) => lookup.look_up_column(ids, out),
+            (State::Stateless, IdPolicy::Modulo) => {
+                for (index, out) in out.iter_mut().enumerate() {
+                    *out = ids.get(index).unwrap_or(0) as u64 % rows;
+                }
+            }
+            (State::Stateless, _) => {
+                hash_column(ids.sparse, ids.missing, ids.num_columns, ids.column, rows, out);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hashing::{MISSING_ID, hashed_row};
+
+    fn block() -> RawBlock {
+        RawBlock {
+            num_samples: 3,
+            sparse: vec![5, 0, 14, 0, 23, 9],
+            sparse_missing: vec![0b10, 0, 0],
+            ..RawBlock::default()
+        }
+    }
+
+    fn mapped(mapper: &mut IdMapper) -> Vec<Vec<u64>> {
+        let mut sparse = vec![Jagged::default(); 2];
+        sparse.iter_mut().for_each(|bags| bags.set_one_hot(4));
+        mapper.map_and_learn(&block(), 0..2, &mut sparse, 1, &mut Vec::new());
+        mapper.map_and_learn(&block(), 2..3, &mut sparse, 3, &mut Vec::new());
+        sparse.into_iter().map(|bags| bags.values[1..].to_vec()).collect()
+    }
+
+    #[test]
+    fn hashing_and_modulo_need_no_state() {
+        let rows = [10, 4];
+        let mut hashed = IdMapper::new(IdPolicy::Hash { function: HashFunction::default() }, &rows).unwrap();
+        let row = |column: usize, id: u64| hashed_row(id, column, rows[column]);
+        let expected = [[row(0, 5), row(0, 14), row(0, 23)], [row(1, MISSING_ID), row(1, 0), row(1, 9)]];
+        assert_eq!(mapped(&mut hashed), expected);
+        let mut modulo = IdMapper::new(IdPolicy::Modulo, &rows).unwrap();
+        assert_eq!(mapped(&mut modulo), [[5, 4, 3], [0, 0, 1]]);
+        assert!(modulo.state_bytes().is_empty() && modulo.restore_state(&[]).is_ok());
+        assert!(modulo.restore_state(&[1]).unwrap_err().to_string().contains("modulo has none, found 1"));
+    }
+
+    #[test]
+    fn admitted_ids_have_rows_and_a_copy_stays_frozen() {
+        let mut mapper = IdMapper::new(IdPolicy::Admitted { min_count: 2 }, &[10, 4]).unwrap();
+        assert_eq!(mapped(&mut mapper), [[0, 0, 0], [0, 0, 0]]);
+        let frozen = mapper.clone();
+        assert_eq!(mapped(&mut mapper), [[1, 2, 3], [1, 2, 3]]);
+        let mut sparse = vec![Jagged::default(); 2];
+        sparse.iter_mut().for_each(|bags| bags.set_one_hot(3));
+        frozen.map(&block(), 0..3, &mut sparse, 0);
+        assert_eq!((&*sparse[0].values, &*sparse[1].values), (&[0, 0, 0][..], &[0, 0, 0][..]));
+        mapper.map(&block(), 0..3, &mut sparse, 0);
+        assert_eq!((&*sparse[0].values, &*sparse[1].values), (&[1, 2, 3][..], &[1, 2, 3][..]));
+    }
+
+    #[test]
+    fn tables_that_a_policy_cannot_fill_are_refused() {
+        let hash = IdPolicy::Hash { function: HashFunction::default() };
+        let message = IdMapper::new(hash, &[5, 1 << 33]).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "rows of table 1: expected 1 to 4294967296 for hash (murmur3-fmix64), found 8589934592"
+        );
+        assert!(IdMapper::new(IdPolicy::Modulo, &[0]).is_err());
+        assert!(IdMapper::new(IdPolicy::Dictionary, &[1]).is_err());
+    }
+
+    #[test]
+    fn policies_are_recorded_by_name() {
+        let json = r#"{"policy":"hash","function":"murmur3-fmix64"}"#;
+        let policy: IdPolicy = serde_json::from_str(json).unwrap();
+        assert_eq!(serde_json::to_string(&policy).unwrap(), json);
+        assert_eq!(IdPolicy::Admitted { min_count: 3 }.to_string(), "admitted (min_count 3)");
+    }
+}

@@ -1,0 +1,45 @@
+//! What was left out under the policy `skip`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::criteo::parse::Fault;
+
+/// How many bad lines are kept word for word.
+pub const BAD_ROWS_KEPT: usize = 10;
+
+/// Bad lines that were skipped: how many, and the first few.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SkipReport {
+    /// All of them; a line counts again in every epoch.
+    pub total: u64,
+    /// The first [`BAD_ROWS_KEPT`].
+    pub first: Vec<BadRow>,
+}
+
+impl SkipReport {
+    /// Counts one more bad line, and keeps it if it is among the first.
+    pub fn add(&mut self, row: impl FnOnce() -> BadRow) {
+        self.total += 1;
+        if self.first.len() < BAD_ROWS_KEPT {
+            self.first.push(row());
+        }
+    }
+}
+
+/// A bad line and its place; shown as `FILE, line N: what is wrong`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRow {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+impl fmt::Display for BadRow {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}, line {}: {}", self.file.display(), self.line, self.fault)
+    }
+}

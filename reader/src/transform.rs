@@ -1,0 +1,204 @@
+//! Dense transforms: integers to the numbers a model sees.
+//!
+//! Three logarithms are in use for the same data, and a model trained with one is quietly worse when fed with another; so
+//! the name travels with data and checkpoints.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::criteo::blocks::{BlockOptions, BlockStream, Event};
+use crate::criteo::parse::MISSING_DENSE;
+use crate::error::{ReaderError, Result};
+
+/// Logarithms of integers below this come from a table.
+const TABLE_SIZE: usize = 4096;
+
+/// How an integer column becomes a number. A missing value counts as 0 in all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DenseTransform {
+    /// `ln(max(x, 0) + 1)`: facebookresearch/dlrm, HugeCTR.
+    #[default]
+    #[serde(rename = "ln(x+1)")]
+    LnPlus1,
+    /// `ln(max(x, -2) + 3)`: NVIDIA DeepLearningExamples, NVTabular.
+    #[serde(rename = "ln(x+3)")]
+    LnPlus3,
+    /// `ln(x - (m - 2))` with `m` the minimum over all integer columns of the file: TorchRec.
+    #[serde(rename = "file-minimum")]
+    FileMinimum,
+    /// The integer itself.
+    #[serde(rename = "none")]
+    Identity,
+}
+
+impl DenseTransform {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::LnPlus1, Self::LnPlus3, Self::FileMinimum, Self::Identity];
+
+    /// The name that is recorded in data and checkpoints.
+    pub fn name(self) -> &'static str {
+        match self {
+            DenseTransform::LnPlus1 => "ln(x+1)",
+            DenseTransform::LnPlus3 => "ln(x+3)",
+            DenseTransform::FileMinimum => "file-minimum",
+            DenseTransform::Identity => "none",
+        }
+    }
+
+    /// The functions for `files`, one each. `file-minimum` reads every file once to find its minimum.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn functions(self, files: &[PathBuf], options: &BlockOptions) -> Result<Vec<DenseFunction>> {
+        let same = |function: DenseFunction| vec![function; files.len()];
+        match self {
+            DenseTransform::LnPlus1 => Ok(same(DenseFunction::logarithm(0, 1))),
+            DenseTransform::LnPlus3 => Ok(same(DenseFunction::logarithm(-2, 3))),
+            DenseTransform::Identity => Ok(same(DenseFunction::Identity)),
+            DenseTransform::FileMinimum => {
+                let minimum = |file: &PathBuf| file_minimum(file.clone(), options);
+                files.iter().map(|file| Ok(DenseFunction::of_file_minimum(minimum(file)?))).collect()
+            }
+        }
+    }
+}
+
+impl fmt::Display for DenseTransform {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for DenseTransform {
+    type Err = ReaderError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|transform| transform.name() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            ReaderError::Invalid {
+                message: format!("dense transform: expected one of {names}, found \"{text}\""),
+            }
+        })
+    }
+}
+
+/// The smallest integer of the file; a missing value counts as 0.
+fn file_minimum(file: PathBuf, options: &BlockOptions) -> Result<i32> {
+    let mut stream = BlockStream::open(vec![file], options, &Default::default(), Some(1))?;
+    let mut minimum = i32::MAX;
+    while let Some(event) = stream.next()? {
+        if let Event::Block(block) = event {
+            let values = block.raw.dense.iter().map(|&value| if value == MISSING_DENSE { 0 } else { value });
+            minimum = values.fold(minimum, i32::min);
+            stream.recycle(block);
+        }
+    }
+    Ok(if minimum == i32::MAX { 0 } else { minimum })
+}
+
+/// What is applied to every integer of a file; missing counts as 0.
+#[derive(Clone, Debug)]
+pub enum DenseFunction {
+    /// The integer, rounded to f32.
+    Identity,
+    /// `ln(max(x, floor) + shift)`, computed in f64 and rounded once to f32.
+    Logarithm {
+        /// Smaller integers are raised to it.
+        floor: i64,
+        /// Added before the logarithm; `floor + shift` is positive.
+        shift: i64,
+        /// `ln(n)` for small n, from 0.
+        table: Vec<f32>,
+    },
+}
+
+impl DenseFunction {
+    fn logarithm(floor: i64, shift: i64) -> Self {
+        assert!(floor + shift > 0, "a logarithm needs a positive argument");
+        let table = (0..TABLE_SIZE).map(|n| (n as f64).ln() as f32).collect();
+        Self::Logarithm { floor, shift, table }
+    }
+
+    /// TorchRec's: `ln(x - (minimum - 2))`.
+    pub fn of_file_minimum(minimum: i32) -> Self {
+        let minimum = (minimum as i64).min(0);
+        Self::logarithm(minimum, 2 - minimum)
+    }
+
+    /// Applies it to `raw`, element by element.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn apply(&self, raw: &[i32], out: &mut [f32]) {
+        assert_eq!(raw.len(), out.len(), "as many numbers as integers");
+        let pairs = raw.iter().map(|&value| if value == MISSING_DENSE { 0 } else { value }).zip(out);
+        match self {
+            DenseFunction::Identity => pairs.for_each(|(value, out)| *out = value as f32),
+            DenseFunction::Logarithm { floor, shift, table } => {
+                for (value, out) in pairs {
+                    let argument = (value as i64).max(*floor) + shift;
+                    *out = match table.get(argument as usize) {
+                        Some(&logarithm) => logarithm,
+                        None => (argument as f64).ln() as f32,
+                    };
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::testing::write;
+
+    fn applied(function: &DenseFunction, raw: &[i32]) -> Vec<f64> {
+        let mut out = vec![0.0; raw.len()];
+        function.apply(raw, &mut out);
+        out.into_iter().map(|value| value.exp() as f64).collect()
+    }
+
+    fn close(found: &[f64], expected: &[f64]) {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            // exp of an f32 logarithm below 22 is off by at most 22 half-ulps of f32, relatively.
+            assert!((found - expected).abs() <= 22.0 * 6e-8 * expected, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn the_transforms_do_what_their_names_say() {
+        let folder = tempfile::tempdir().unwrap();
+        let rest = "\t".repeat(37);
+        let file = write(folder.path(), "a", format!("1\t-4\t7{rest}\n0\t\t-1{rest}\n").as_bytes());
+        let options = BlockOptions::default();
+        let raw = [MISSING_DENSE, -4, -1, 0, 1, 4094, 4095, 5000, i32::MAX];
+        let function = |transform: DenseTransform| {
+            transform.functions(std::slice::from_ref(&file), &options).unwrap().remove(0)
+        };
+        let most = i32::MAX as f64;
+        let plus_one = applied(&function(DenseTransform::LnPlus1), &raw);
+        close(&plus_one, &[1.0, 1.0, 1.0, 1.0, 2.0, 4095.0, 4096.0, 5001.0, most + 1.0]);
+        let plus_three = applied(&function(DenseTransform::LnPlus3), &raw);
+        close(&plus_three, &[3.0, 1.0, 2.0, 3.0, 4.0, 4097.0, 4098.0, 5003.0, most + 3.0]);
+        let mut same = [0.0; 9];
+        function(DenseTransform::Identity).apply(&raw, &mut same);
+        assert_eq!(same, [0.0, -4.0, -1.0, 0.0, 1.0, 4094.0, 4095.0, 5000.0, most as f32]);
+        // The minimum is -4, so x becomes ln(x + 6).
+        let minimum = applied(&function(DenseTransform::FileMinimum), &raw);
+        close(&minimum, &[6.0, 2.0, 5.0, 6.0, 7.0, 4100.0, 4101.0, 5006.0, most + 6.0]);
+    }
+
+    #[test]
+    fn names_are_recorded_as_they_are_written() {
+        for transform in DenseTransform::ALL {
+            assert_eq!(transform.name().parse::<DenseTransform>().unwrap(), transform);
+            assert_eq!(serde_json::to_string(&transform).unwrap(), format!("\"{transform}\""));
+        }
+        let message = "log".parse::<DenseTransform>().unwrap_err().to_string();
+        assert!(message.contains("expected one of ln(x+1), ln(x+3), file-minimum, none, found \"log\""));
+    }
+}
