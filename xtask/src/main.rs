@@ -26,7 +26,7 @@ cargo xtask COMMAND
   soak                           the long tests (200 kills); keeps benches/results/soak-DATE.log
 
 REQUIRE=NAME[,NAME...] turns the skip of that name into a failure: nextest, cargo-deny, advisories,
-data, python, fuzz, cuda, hostcuda, nvrtc, rxe.
+data, python, fuzz, aarch64, cuda, hostcuda, nvrtc, rxe.
 ";
 
 fn main() -> ExitCode {

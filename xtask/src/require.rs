@@ -19,6 +19,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "data", words: &["data/criteo", "criteo data"] },
     Requirement { name: "python", words: &["python", "torch", "numpy"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
+    Requirement { name: "aarch64", words: &["aarch64"] },
     Requirement { name: "cuda", words: &["cuda", "gpu"] },
     Requirement { name: "hostcuda", words: &["hostcuda", "host-kernels"] },
     Requirement { name: "nvrtc", words: &["nvrtc"] },

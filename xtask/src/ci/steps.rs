@@ -1,6 +1,7 @@
 //! The steps of `cargo xtask ci`, in the order they run: the quickest to complain first.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -27,6 +28,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "examples", what: "every example of the trainer runs", run: examples },
     Step { name: "benches", what: "every bench runs once, small", run: benches },
     Step { name: "features", what: "each feature builds alone", run: features },
+    Step { name: "aarch64", what: "the program compiles for Linux on aarch64", run: aarch64 },
     Step { name: "fuzz", what: "the fuzz targets build", run: fuzz },
 ];
 
@@ -35,32 +37,31 @@ fn show(workshop: &Workshop, arguments: &[&str]) -> Result<Outcome> {
 }
 
 fn format(workshop: &Workshop) -> Result<Outcome> {
-    show(workshop, &["fmt", "--all", "--check"])
+    show(workshop, &["fmt", "--all", "--check", "--", "--color", "never"])
 }
 
 fn licence_check(workshop: &Workshop) -> Result<Outcome> {
     licences::run(&workshop.root).map(Outcome::from_success)
 }
 
-fn deny_is_absent() -> Option<Outcome> {
-    let absent = !process::answers("cargo", &["deny", "--version"]);
-    absent.then(|| {
-        Outcome::Skipped(
-            "cargo-deny is not installed (advisories need it; licences are checked above)".into(),
-        )
-    })
+fn has_cargo_deny() -> bool {
+    process::answers("cargo", &["deny", "--version"])
 }
 
 fn cargo_deny(workshop: &Workshop) -> Result<Outcome> {
-    match deny_is_absent() {
-        Some(skipped) => Ok(skipped),
-        None => show(workshop, &["deny", "check", "licenses", "sources", "bans"]),
+    if !has_cargo_deny() {
+        return Ok(Outcome::Skipped(
+            "cargo-deny is not installed; the step `licences` reads the same deny.toml".into(),
+        ));
     }
+    show(workshop, &["deny", "check", "licenses", "sources", "bans"])
 }
 
 fn advisories(workshop: &Workshop) -> Result<Outcome> {
-    if let Some(skipped) = deny_is_absent() {
-        return Ok(skipped);
+    if !has_cargo_deny() {
+        return Ok(Outcome::Skipped(
+            "the advisory database is read by cargo-deny, which is not installed".into(),
+        ));
     }
     let finished = process::read(cargo(&["deny", "check", "advisories"], &workshop.root), |_| true)?;
     let unreachable = ["failed to fetch", "failed to clone", "failed to open advisory database"];
@@ -146,6 +147,20 @@ fn features(workshop: &Workshop) -> Result<Outcome> {
     let built: Vec<&str> = built.iter().map(String::as_str).collect();
     let failed: Vec<&str> = failed.iter().map(String::as_str).collect();
     Ok(all_of(&built, &failed, "features"))
+}
+
+/// Checks that the binary compiles for aarch64, where its standard library and a C compiler for zstd are installed.
+fn aarch64(workshop: &Workshop) -> Result<Outcome> {
+    let target = "aarch64-unknown-linux-gnu";
+    let sysroot = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output()?;
+    let libraries = String::from_utf8_lossy(&sysroot.stdout).trim().to_string();
+    if !Path::new(&libraries).is_dir() {
+        return Ok(Outcome::Skipped(format!("the standard library of {target} is not installed")));
+    }
+    if !process::answers("aarch64-linux-gnu-gcc", &["--version"]) && std::env::consts::ARCH != "aarch64" {
+        return Ok(Outcome::Skipped("aarch64-linux-gnu-gcc is not installed (zstd is C)".into()));
+    }
+    show(workshop, &["check", "--release", "--quiet", "-p", "headlong", "--target", target])
 }
 
 /// Checks that the fuzz targets compile. They run by hand, for as long as one likes: see `fuzz/README.md`.

@@ -177,7 +177,7 @@ fn check(root: &Path, metadata: &Metadata, files: &[text::TextFile]) -> Result<V
     violations.extend(broken);
     let tree = modules::ModuleTree::new(root, metadata, &sources);
     violations.extend(tree.dead_files());
-    for source in &sources {
+    for source in sources.iter().filter(|source| !tree.is_dead(&source.path)) {
         violations.extend(source::check(source, tree.is_test(&source.path), &exceptions));
         violations.extend(rooms::check_file(source, tree.is_test(&source.path), &exceptions));
     }

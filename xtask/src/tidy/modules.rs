@@ -80,6 +80,11 @@ impl ModuleTree {
         self.tests.contains(path)
     }
 
+    /// Whether no target reaches the file at `path`. What it contains cannot be judged: it may be a test's.
+    pub fn is_dead(&self, path: &str) -> bool {
+        self.dead.iter().any(|dead| dead == path)
+    }
+
     /// A finding for each file that no target reaches.
     pub fn dead_files(&self) -> Vec<Violation> {
         let finding = |path: &String| Violation {
