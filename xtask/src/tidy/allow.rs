@@ -93,12 +93,11 @@ pub const LONG_FILES: &[Exception] = &[];
 pub const UNSAFE_FILES: &[Exception] = &[
     always("device/src/**", "memory, streams, vector dispatch, foreign calls: the ground floor"),
     always("**/cuda.rs", "an op's CUDA launcher"),
-    only(
-        "embedding/src/lookup/cpu.rs",
-        "vector kernel: each tile writes its own columns of one shared matrix",
-    ),
-    only("embedding/src/update/cpu.rs", "vector kernel: each tile owns the rows it updates"),
+    always("embedding/src/**/vector.rs", "an op's vector kernel"),
+    always("mlp/src/**/vector.rs", "an op's vector kernel"),
+    always("mlp/src/**/vector/**", "an op's vector kernels"),
     always("comm/src/transport/**", "foreign transports"),
+    only("trainer/src/bench/vector.rs", "the loops that measure the machine's peak, by intrinsics"),
 ];
 
 /// Files that may read the environment.
