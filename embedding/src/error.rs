@@ -1,0 +1,111 @@
+//! What can go wrong in the life of an id.
+
+use headlong_device::DeviceError;
+
+/// Errors of embedding tables.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EmbeddingError {
+    /// Memory or device trouble below.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A table's description cannot be built.
+    #[error("table `{table}`: {reason}")]
+    Spec {
+        /// Name of the table.
+        table: String,
+        /// What is wrong, what was found and what would do.
+        reason: String,
+    },
+    /// No table of this kind is registered.
+    #[error("table `{table}`: no table kind `{kind}`; known kinds: {known}")]
+    UnknownKind {
+        /// Name of the table.
+        table: String,
+        /// The kind asked for.
+        kind: String,
+        /// Registered kinds, comma separated.
+        known: String,
+    },
+    /// A batch brought another number of tables than the set has.
+    #[error("the batch has ids of {found} tables, the set has {expected} tables")]
+    TableCount {
+        /// Tables of the set.
+        expected: usize,
+        /// Tables of the batch.
+        found: usize,
+    },
+    /// The tables of one batch disagree on the number of samples.
+    #[error("table `{table}`: ids of {found} samples in a batch of {expected}")]
+    SampleCount {
+        /// Name of the table.
+        table: String,
+        /// Samples of the batch: of its first table, or rows of the vectors' matrix.
+        expected: usize,
+        /// Samples of this table.
+        found: usize,
+    },
+    /// A batch is larger than the capacity that was planned.
+    #[error("table `{table}`: {found} {what} in one batch, planned for at most {capacity}")]
+    Capacity {
+        /// Name of the table.
+        table: String,
+        /// Ids or samples.
+        what: &'static str,
+        /// Number in the batch.
+        found: usize,
+        /// Number planned for.
+        capacity: usize,
+    },
+    /// A row index lies outside its table.
+    #[error(
+        "table `{table}`: row index {index} in sample {sample} of the batch is out of range, the table has {rows} rows"
+    )]
+    IdOutOfRange {
+        /// Name of the table.
+        table: String,
+        /// The row index as it came.
+        index: u64,
+        /// Sample within the batch.
+        sample: usize,
+        /// Rows of the table; valid indices are below.
+        rows: u64,
+    },
+    /// Rows were asked for that a tensor does not have.
+    #[error("table `{table}`, tensor `{tensor}`: rows {first_row}+{count} of {rows}")]
+    RowRange {
+        /// Name of the table.
+        table: String,
+        /// Name of the tensor.
+        tensor: String,
+        /// First row asked for.
+        first_row: u64,
+        /// Rows asked for.
+        count: u64,
+        /// Rows there are.
+        rows: u64,
+    },
+    /// A tensor was named that the table does not have.
+    #[error("table `{table}` has no tensor `{tensor}`; it has {known}")]
+    UnknownTensor {
+        /// Name of the table.
+        table: String,
+        /// The tensor asked for.
+        tensor: String,
+        /// Tensors there are, comma separated.
+        known: String,
+    },
+    /// What takes or gives saved rows failed.
+    #[error("table `{table}`, tensor `{tensor}`: saved rows: {source}")]
+    Storage {
+        /// Name of the table.
+        table: String,
+        /// Name of the tensor.
+        tensor: String,
+        /// What happened there.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Result of this room.
+pub type Result<T> = std::result::Result<T, EmbeddingError>;

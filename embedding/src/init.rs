@@ -1,0 +1,103 @@
+//! Initial values: a function of seed, table, row and column, whoever asks and wherever the row lies.
+
+use crate::table::{Init, TableSpec};
+use headlong_device::rng::CounterRng;
+use headlong_device::vectorized;
+
+/// Keeps the tables' random streams apart from those of other rooms under the same seed.
+const STREAM_OF_TABLES: u64 = 0x7461_626c_0000_0000;
+
+/// Counters worked on side by side: the four words of each become four neighbouring elements.
+const LANES: usize = 16;
+
+/// The initial weights of one table.
+#[derive(Debug, Clone, Copy)]
+pub struct InitialValues {
+    rng: CounterRng,
+    bound: f32,
+}
+
+impl InitialValues {
+    /// Those of table number `table_index` of the model under `seed`.
+    pub fn new(spec: &TableSpec, seed: u64, table_index: u64) -> Self {
+        let bound = match spec.init {
+            Init::UniformByRows => (1.0 / (spec.rows as f64).sqrt()) as f32,
+            Init::Uniform { bound } => bound,
+            Init::Zeros => 0.0,
+        };
+        Self { rng: CounterRng::new(seed, STREAM_OF_TABLES | table_index), bound }
+    }
+
+    /// Whether all values are zero, as fresh memory is.
+    pub fn are_zero(&self) -> bool {
+        self.bound == 0.0
+    }
+
+    /// Fills `out` with the elements from `first_element` on, counted row by row: `row · dim + column`.
+    pub fn fill(&self, first_element: u64, out: &mut [f32]) {
+        if self.are_zero() {
+            return out.fill(0.0);
+        }
+        // Up to the first element whose counter starts a group of four.
+        let head = (first_element.next_multiple_of(4) - first_element).min(out.len() as u64) as usize;
+        let (head, body) = out.split_at_mut(head);
+        self.rng.fill_uniform(first_element, -self.bound, self.bound, head);
+        let first_element = first_element + head.len() as u64;
+        fill_groups(&self.rng, first_element / 4, self.bound, body);
+        let done = body.len() / (4 * LANES) * (4 * LANES);
+        let tail = &mut body[done..];
+        self.rng.fill_uniform(first_element + done as u64, -self.bound, self.bound, tail);
+    }
+}
+
+vectorized! {
+    /// Whole groups of `4 · LANES` elements, from counter `first_counter` on; what is left over stays untouched.
+    fn fill_groups(rng: &CounterRng, first_counter: u64, bound: f32, out: &mut [f32]) {
+        let scale = bound - -bound;
+        for (group, values) in out.chunks_exact_mut(4 * LANES).enumerate() {
+            let counter = first_counter + (group * LANES) as u64;
+            let mut words = [[0_u32; 4]; LANES];
+            for (lane, words) in words.iter_mut().enumerate() {
+                *words = rng.bits(counter + lane as u64);
+            }
+            for (value, word) in values.iter_mut().zip(words.as_flattened()) {
+                *value = -bound + scale * ((word >> 8) as f32 * (1.0 / (1 << 24) as f32));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_cut_gives_the_same_values() {
+        let values = InitialValues::new(&TableSpec::new("t", 400, 5), 7, 3);
+        let mut whole = vec![0.0; 2000];
+        values.fill(0, &mut whole);
+        assert!(whole.iter().all(|x| x.abs() <= 0.05));
+        assert!(whole.iter().any(|x| *x < -0.04) && whole.iter().any(|x| *x > 0.04));
+        for (first, len) in [(0, 2000), (1, 1999), (3, 5), (7, 130), (64, 64), (1030, 900), (1999, 1)] {
+            let mut part = vec![9.0; len];
+            values.fill(first as u64, &mut part);
+            assert_eq!(part, whole[first..first + len], "elements {first}+{len}");
+        }
+    }
+
+    #[test]
+    fn seed_and_table_matter_and_zeros_are_zero() {
+        let spec = TableSpec::new("t", 100, 4);
+        let first = |seed, table| {
+            let mut out = [0.0; 4];
+            InitialValues::new(&spec, seed, table).fill(40, &mut out);
+            out
+        };
+        assert_ne!(first(1, 0), first(2, 0));
+        assert_ne!(first(1, 0), first(1, 1));
+        let zeros = TableSpec { init: Init::Zeros, ..spec.clone() };
+        let mut out = [1.0; 3];
+        InitialValues::new(&zeros, 1, 0).fill(2, &mut out);
+        assert_eq!(out, [0.0; 3]);
+    }
+}

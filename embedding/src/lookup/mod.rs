@@ -1,0 +1,37 @@
+//! Lookup: one pooled vector per sample and table.
+//!
+//! `vectors[s, columns of t] = Σ weights_t[r]` over the row indices `r` of sample `s`'s bag, in the order of the bag, times
+//! one over the bag's length for mean pooling; zeros for an empty bag. A bag of one row is that row, bit for bit.
+//!
+//! Shapes: `vectors` is `samples × Σ dim`, f32, the tables side by side in the order of the set. Enqueues one gather over
+//! tiles of all tables. Errors: row indices out of range, in which case `vectors` is left unspecified. Source: EmbeddingBag
+//! of the original DLRM (Naumov et al., arXiv 1906.00091, section 2.1).
+
+mod cpu;
+mod vector;
+
+use crate::error::Result;
+use crate::ids::{IdsOf, check_range};
+use crate::set::TableSlot;
+use crate::table::TableSpec;
+use headlong_device::{Mat, Stream};
+
+/// What a lookup reads and writes.
+pub(crate) struct LookupArgs<'a> {
+    pub(crate) specs: &'a [TableSpec],
+    pub(crate) tables: &'a [TableSlot],
+    pub(crate) num_samples: usize,
+    pub(crate) ids: &'a IdsOf<'a>,
+    pub(crate) vectors: &'a Mat,
+}
+
+pub(crate) fn lookup(stream: &Stream, args: &LookupArgs) -> Result<()> {
+    if !cpu::lookup_plain(stream, args) {
+        return check_range(args.specs, args.ids);
+    }
+    if args.tables.iter().any(|table| table.plain.is_none()) {
+        check_range(args.specs, args.ids)?;
+        cpu::lookup_staged(stream, args)?;
+    }
+    Ok(())
+}

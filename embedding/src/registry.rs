@@ -1,0 +1,80 @@
+//! Kinds of tables by name, so that a configuration can ask for a table its author wrote.
+
+use crate::error::{EmbeddingError, Result};
+use crate::table::{EmbeddingTable, MemoryNeeds, TableSpec};
+use crate::tables::dense::DenseTable;
+use headlong_device::Stream;
+use headlong_device::optimizer::Optimizer;
+use std::collections::BTreeMap;
+
+/// What a table is built with, besides its description.
+#[derive(Debug)]
+pub struct TableEnv<'a> {
+    /// Where initialisation runs; memory is first touched by its threads.
+    pub stream: &'a Stream,
+    /// The sparse optimiser whose state the table keeps.
+    pub optimizer: &'a Optimizer,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Position of the table in its model: with the seed it names the table's random numbers.
+    pub table_index: u64,
+}
+
+/// Builds tables of one kind.
+pub trait TableKind: Send + Sync {
+    /// Memory that [`Self::build`] will take; pure. The default is that of a dense table.
+    fn memory(&self, spec: &TableSpec, optimizer: &Optimizer) -> MemoryNeeds {
+        spec.dense_memory(optimizer)
+    }
+
+    /// Builds one table, all its memory taken and initialised.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::Spec`] for what the kind lacks, [`EmbeddingError::Device`] for memory.
+    fn build(&self, spec: &TableSpec, env: &TableEnv) -> Result<Box<dyn EmbeddingTable>>;
+}
+
+impl<F> TableKind for F
+where
+    F: Fn(&TableSpec, &TableEnv) -> Result<Box<dyn EmbeddingTable>> + Send + Sync,
+{
+    fn build(&self, spec: &TableSpec, env: &TableEnv) -> Result<Box<dyn EmbeddingTable>> {
+        self(spec, env)
+    }
+}
+
+/// The kinds a program knows.
+pub struct Registry {
+    kinds: BTreeMap<String, Box<dyn TableKind>>,
+}
+
+impl Default for Registry {
+    /// The kinds of this crate: `dense`.
+    fn default() -> Self {
+        let mut registry = Self { kinds: BTreeMap::new() };
+        registry.register("dense", |spec: &TableSpec, env: &TableEnv| {
+            let table: Box<dyn EmbeddingTable> = Box::new(DenseTable::new(spec, env)?);
+            Ok(table)
+        });
+        registry
+    }
+}
+
+impl Registry {
+    /// Adds a kind, or replaces it.
+    pub fn register(&mut self, kind: &str, builder: impl TableKind + 'static) {
+        self.kinds.insert(kind.to_owned(), Box::new(builder));
+    }
+
+    /// The kind that `spec` asks for.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::UnknownKind`], with the kinds there are.
+    pub fn kind(&self, spec: &TableSpec) -> Result<&dyn TableKind> {
+        self.kinds.get(&spec.kind).map(Box::as_ref).ok_or_else(|| EmbeddingError::UnknownKind {
+            table: spec.name.clone(),
+            kind: spec.kind.clone(),
+            known: self.kinds.keys().map(String::as_str).collect::<Vec<_>>().join(", "),
+        })
+    }
+}

@@ -1,0 +1,346 @@
+//! All tables of one rank, as the schedule sees them.
+
+use crate::checkpoint::{RowSink, RowSource, TensorSpec};
+use crate::error::{EmbeddingError, Result};
+use crate::ids::{Ids, num_samples};
+use crate::lookup::{LookupArgs, lookup};
+use crate::registry::{Registry, TableEnv};
+use crate::route::{Route, RouteArgs, route};
+use crate::table::{EmbeddingTable, MemoryNeeds, PlainRows, SparseStep, TableSpec};
+use crate::update::{MAX_SUM_BLOCKS, UpdateArgs, update};
+use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::{ArenaPlan, DType, Mat, Stream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a set is built for, besides its tables.
+#[derive(Debug, Clone, Copy)]
+pub struct SetOptions<'a> {
+    /// The sparse optimiser of all tables.
+    pub optimizer: Optimizer,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Most samples of a batch: of all micro-batches together, where gradients are accumulated.
+    pub max_samples: usize,
+    /// Most ids of a batch, per table: `max_samples` for one-hot tables.
+    pub max_ids: &'a [usize],
+    /// Blocks that the sums over samples are cut into; see [`crate::update`].
+    pub sum_blocks: usize,
+    /// Whether [`EmbeddingSet::update`] leaves all rows as they are.
+    pub frozen: bool,
+}
+
+/// The tables of one rank: their memory, and the ops over all of them at once.
+///
+/// Everything is taken by [`Self::new`]; afterwards no method allocates, but for errors and for what tables of other
+/// authors do. Methods take `&self`, so that lanes can share a set: rows lie in arena slots whose guards check that nobody reads what another
+/// writes, and panic with the slot's name where the schedule misses a wait.
+pub struct EmbeddingSet {
+    specs: Vec<TableSpec>,
+    tensors: Vec<Vec<TensorSpec>>,
+    tables: Vec<TableSlot>,
+    optimizer: Optimizer,
+    max_samples: usize,
+    max_ids: Vec<usize>,
+    sum_blocks: usize,
+    frozen: bool,
+    width: usize,
+}
+
+/// One table and where its columns lie in the matrix of vectors.
+pub(crate) struct TableSlot {
+    pub(crate) first_column: usize,
+    pub(crate) dim: usize,
+    /// Where the rows lie, if the table says so: then the fused paths run and the trait's do not.
+    pub(crate) plain: Option<PlainRows>,
+    /// One row per entry, for tables without plain rows.
+    pub(crate) staging: Option<Mat>,
+    table: Mutex<Box<dyn EmbeddingTable>>,
+}
+
+impl TableSlot {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Box<dyn EmbeddingTable>> {
+        // A table that panicked has ended the step already.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EmbeddingSet {
+    /// Builds and initialises `specs` with the kinds of this crate.
+    ///
+    /// # Errors
+    /// As [`Self::with_registry`].
+    pub fn new(stream: &Stream, specs: &[TableSpec], options: &SetOptions) -> Result<Self> {
+        Self::with_registry(&Registry::default(), stream, specs, options)
+    }
+
+    /// Builds and initialises `specs` with the kinds of `registry`; takes all memory that will ever be needed.
+    ///
+    /// # Errors
+    /// Descriptions that a kind refuses, unknown kinds, memory that the system refuses.
+    ///
+    /// # Panics
+    /// When `max_ids` has not one number per table, or `sum_blocks` is not in `1..=`[`MAX_SUM_BLOCKS`].
+    pub fn with_registry(
+        registry: &Registry,
+        stream: &Stream,
+        specs: &[TableSpec],
+        options: &SetOptions,
+    ) -> Result<Self> {
+        assert_eq!(options.max_ids.len(), specs.len(), "max_ids has one number per table");
+        let blocks = options.sum_blocks;
+        assert!(
+            (1..=MAX_SUM_BLOCKS).contains(&blocks),
+            "sum_blocks lies in 1..={MAX_SUM_BLOCKS}, got {blocks}"
+        );
+        let mut tables = Vec::with_capacity(specs.len());
+        let mut width = 0;
+        for (index, spec) in specs.iter().enumerate() {
+            spec.check()?;
+            let env = TableEnv {
+                stream,
+                optimizer: &options.optimizer,
+                seed: options.seed,
+                table_index: index as u64,
+            };
+            let table = registry.kind(spec)?.build(spec, &env)?;
+            tables.push(slot(table, spec, width, options.max_ids[index])?);
+            width += spec.dim;
+        }
+        Ok(Self {
+            specs: specs.to_vec(),
+            tensors: tables.iter().map(|slot| slot.lock().tensors()).collect(),
+            tables,
+            optimizer: options.optimizer,
+            max_samples: options.max_samples,
+            max_ids: options.max_ids.to_vec(),
+            sum_blocks: blocks,
+            frozen: options.frozen,
+            width,
+        })
+    }
+
+    /// Memory that [`Self::new`] and `routes` calls of [`Self::new_route`] take; pure.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::Spec`] for descriptions that cannot be built.
+    pub fn memory(specs: &[TableSpec], options: &SetOptions, routes: usize) -> Result<MemoryNeeds> {
+        Self::memory_with_registry(&Registry::default(), specs, options, routes)
+    }
+
+    /// As [`Self::memory`], with the kinds of `registry`.
+    ///
+    /// # Errors
+    /// As [`Self::memory`], and unknown kinds.
+    pub fn memory_with_registry(
+        registry: &Registry,
+        specs: &[TableSpec],
+        options: &SetOptions,
+        routes: usize,
+    ) -> Result<MemoryNeeds> {
+        assert_eq!(options.max_ids.len(), specs.len(), "max_ids has one number per table");
+        let needs = specs.iter().zip(options.max_ids).map(|(spec, &ids)| {
+            spec.check()?;
+            let route = Route::bytes(spec, options.max_samples, ids).saturating_mul(routes as u64);
+            let table = registry.kind(spec)?.memory(spec, &options.optimizer);
+            Ok([table, MemoryNeeds { work_bytes: route, ..MemoryNeeds::default() }].into_iter().sum())
+        });
+        needs.sum()
+    }
+
+    /// A route with room for the largest planned batch. A schedule that runs ahead holds two.
+    pub fn new_route(&self) -> Route {
+        Route::new(&self.specs, self.max_samples, &self.max_ids)
+    }
+
+    /// Sorts the ids of a batch into unique rows and their samples; see [`crate::route`].
+    ///
+    /// # Errors
+    /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and batches of another shape.
+    pub fn route<I: Ids + ?Sized>(&self, stream: &Stream, ids: &I, out: &mut Route) -> Result<()> {
+        let args = RouteArgs {
+            specs: &self.specs,
+            num_samples: num_samples(&self.specs, ids)?,
+            max_samples: self.max_samples,
+            ids: &|table| ids.table(table),
+        };
+        route(stream, &args, out)
+    }
+
+    /// Writes the pooled vectors of a batch to `vectors` (`samples × `[`Self::width`], f32); see [`crate::lookup`].
+    ///
+    /// # Errors
+    /// [`EmbeddingError::IdOutOfRange`], and batches of another shape.
+    ///
+    /// # Panics
+    /// When `vectors` is not [`Self::width`] wide, or is in use.
+    pub fn lookup<I: Ids + ?Sized>(&self, stream: &Stream, ids: &I, vectors: &Mat) -> Result<()> {
+        assert_eq!(vectors.cols(), self.width, "`{}` is as wide as all tables together", vectors.name());
+        let found = num_samples(&self.specs, ids)?;
+        if vectors.rows() != found && !self.specs.is_empty() {
+            let table = self.specs[0].name.clone();
+            return Err(EmbeddingError::SampleCount { table, expected: vectors.rows(), found });
+        }
+        let args = LookupArgs {
+            specs: &self.specs,
+            tables: &self.tables,
+            num_samples: found,
+            ids: &|table| ids.table(table),
+            vectors,
+        };
+        lookup(stream, &args)
+    }
+
+    /// Sums the gradients of each row and applies the sparse optimiser to it, once; see [`crate::update`].
+    /// Does nothing in a frozen set.
+    ///
+    /// # Errors
+    /// Those of tables of other authors.
+    ///
+    /// # Panics
+    /// When `d_vectors` is not `samples of the route × `[`Self::width`], or is being written.
+    pub fn update(&self, stream: &Stream, route: &Route, d_vectors: &Mat, step: &Step) -> Result<()> {
+        if self.frozen {
+            return Ok(());
+        }
+        assert_eq!(route.tables.len(), self.tables.len(), "the route was made by this set");
+        assert_eq!(d_vectors.cols(), self.width, "`{}` is as wide as all tables together", d_vectors.name());
+        assert_eq!(d_vectors.rows(), route.num_samples, "`{}` has the route's samples", d_vectors.name());
+        let step = SparseStep { optimizer: &self.optimizer, step };
+        update(
+            stream,
+            &UpdateArgs { tables: &self.tables, route, d_vectors, step, sum_blocks: self.sum_blocks },
+        )
+    }
+
+    /// Lets tables of other authors bring rows near that a coming batch asks for.
+    ///
+    /// # Errors
+    /// Those of the tables, and batches of another shape.
+    pub fn prefetch<I: Ids + ?Sized>(&self, ids: &I) -> Result<()> {
+        num_samples(&self.specs, ids)?;
+        for (table, slot) in self.tables.iter().enumerate().filter(|(_, slot)| slot.plain.is_none()) {
+            slot.lock().prefetch(ids.table(table).values)?;
+        }
+        Ok(())
+    }
+
+    /// Columns of the matrix of vectors: the sum of all dims.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The tables' descriptions.
+    pub fn specs(&self) -> &[TableSpec] {
+        &self.specs
+    }
+
+    /// The sparse optimiser.
+    pub fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    /// The tensors of table `table`, as a checkpoint holds them: `weight`, then the optimiser's states.
+    pub fn tensors(&self, table: usize) -> &[TensorSpec] {
+        &self.tensors[table]
+    }
+
+    /// Each table with its tensors.
+    pub fn tables(&self) -> impl Iterator<Item = (&TableSpec, &[TensorSpec])> {
+        self.specs.iter().zip(self.tensors.iter().map(Vec::as_slice))
+    }
+
+    /// Hands all tensors of table `table` to `sink`, a mebibyte of rows at a time.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    pub fn save(&self, table: usize, sink: &mut dyn RowSink) -> Result<()> {
+        self.tables[table].lock().save(sink)
+    }
+
+    /// Takes all tensors of table `table` from `source`.
+    ///
+    /// # Errors
+    /// Those of the source; the table is then half loaded.
+    pub fn load(&self, table: usize, source: &mut dyn RowSource) -> Result<()> {
+        self.tables[table].lock().load(source)
+    }
+
+    /// Copies rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on, to `out`: a whole number of rows.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::RowRange`]; [`EmbeddingError::UnknownTensor`] where there is none, or where the table keeps its rows to itself.
+    pub fn read_rows(&self, table: usize, tensor: usize, first_row: u64, out: &mut [f32]) -> Result<()> {
+        let (mat, first) = self.plain_tensor(table, tensor, first_row, out.len())?;
+        out.copy_from_slice(&mat.read::<f32>().data()[first..][..out.len()]);
+        Ok(())
+    }
+
+    /// Overwrites rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on: a whole number of rows.
+    ///
+    /// # Errors
+    /// As [`Self::read_rows`].
+    pub fn write_rows(&self, table: usize, tensor: usize, first_row: u64, values: &[f32]) -> Result<()> {
+        let (mat, first) = self.plain_tensor(table, tensor, first_row, values.len())?;
+        mat.write::<f32>().data_mut()[first..][..values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
+    /// The matrix of a tensor, and the first of `len` elements from `first_row` on.
+    fn plain_tensor(&self, table: usize, tensor: usize, first_row: u64, len: usize) -> Result<(&Mat, usize)> {
+        let (spec, tensors) = (&self.specs[table], &self.tensors[table]);
+        let plain = self.tables[table].plain.as_ref();
+        let mat = plain.and_then(|rows| match tensor {
+            0 => Some(&rows.weights),
+            state => rows.states.get(state - 1),
+        });
+        let Some((mat, tensor)) = mat.zip(tensors.get(tensor)) else {
+            let known =
+                if plain.is_some() { names(tensors) } else { "no rows that can be read singly".to_owned() };
+            let tensor = format!("number {tensor}");
+            return Err(EmbeddingError::UnknownTensor { table: spec.name.clone(), tensor, known });
+        };
+        assert_eq!(len % tensor.cols, 0, "rows of `{}` have {} elements", tensor.name, tensor.cols);
+        let count = (len / tensor.cols) as u64;
+        if first_row.checked_add(count).is_none_or(|end| end > tensor.rows) {
+            return Err(EmbeddingError::RowRange {
+                table: spec.name.clone(),
+                tensor: tensor.name.clone(),
+                first_row,
+                count,
+                rows: tensor.rows,
+            });
+        }
+        Ok((mat, first_row as usize * tensor.cols))
+    }
+}
+
+fn names(tensors: &[TensorSpec]) -> String {
+    tensors.iter().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn slot(
+    table: Box<dyn EmbeddingTable>,
+    spec: &TableSpec,
+    first_column: usize,
+    max_ids: usize,
+) -> Result<TableSlot> {
+    let plain = table.plain_rows();
+    let staging = match &plain {
+        Some(rows) => {
+            let shape = (rows.weights.rows() as u64, rows.weights.cols(), rows.weights.stride());
+            assert_eq!(
+                shape,
+                (spec.rows, spec.dim, spec.dim),
+                "plain rows of `{}` are rows × dim, dense",
+                spec.name
+            );
+            None
+        }
+        None => {
+            let mut plan = ArenaPlan::new(&format!("staging of table {}", spec.name));
+            let slot = plan.matrix("staging", DType::F32, max_ids, spec.dim);
+            Some(plan.freeze()?.mat(slot))
+        }
+    };
+    Ok(TableSlot { first_column, dim: spec.dim, plain, staging, table: Mutex::new(table) })
+}

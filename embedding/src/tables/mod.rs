@@ -1,0 +1,3 @@
+//! The tables of this crate.
+
+pub mod dense;

@@ -1,0 +1,121 @@
+//! Tiles of unique rows, each of one table; gradients are summed in registers and go straight into the optimiser.
+
+use super::vector::{RowMemory, SegmentSum, TableMemory, UpdateTile, sum_rows, update_tile};
+use super::{UpdateArgs, sum_block_len};
+use crate::error::Result;
+use crate::route::TableRoute;
+use crate::set::TableSlot;
+use crate::table::Rows;
+use headlong_device::arena::Write;
+use headlong_device::pool::SharedMut;
+use headlong_device::{Mat, MatRef, Stream};
+use std::ops::Range;
+
+/// Tables whose memory is opened for writing together: their guards lie on the stack.
+pub(super) const TABLES_AT_ONCE: usize = 64;
+
+/// Entries (ids) of one tile, up to the end of its last row's segment.
+const TILE_ENTRIES: usize = 512;
+
+/// Reduces and updates the plain tables `first_table .. first_table + TABLES_AT_ONCE`.
+pub(super) fn update_plain(stream: &Stream, args: &UpdateArgs, first_table: usize) {
+    let last_table = args.tables.len().min(first_table + TABLES_AT_ONCE);
+    let tables = first_table..last_table;
+    let mut open: [Option<OpenTable>; TABLES_AT_ONCE] =
+        std::array::from_fn(|i| args.tables[tables.clone()].get(i).and_then(OpenTable::new));
+    let memory: [Option<TableMemory>; TABLES_AT_ONCE] =
+        std::array::from_fn(|i| open[i].as_mut().map(OpenTable::share));
+    let most_ids = args.route.tables[tables.clone()].iter().map(|table| table.num_ids).max().unwrap_or(0);
+    let tiles = most_ids.div_ceil(TILE_ENTRIES);
+    let d_vectors = args.d_vectors.read::<f32>();
+    stream.pool().run(tables.len() * tiles, &|task| {
+        let (table, tile) = (task / tiles, task % tiles);
+        let Some(memory) = memory[table] else { return };
+        let slot = &args.tables[first_table + table];
+        let route = &args.route.tables[first_table + table];
+        let rows = rows_of_tile(route, tile);
+        if !rows.is_empty() {
+            update_tile(&UpdateTile {
+                sum: segment_sum(args, slot, route, d_vectors.view()),
+                rows,
+                memory,
+                step: args.step,
+            });
+        }
+    });
+}
+
+fn segment_sum<'a>(
+    args: &UpdateArgs<'a>,
+    slot: &TableSlot,
+    route: &'a TableRoute,
+    d_vectors: MatRef<'a>,
+) -> SegmentSum<'a> {
+    let block_len = sum_block_len(args.route.num_samples, args.sum_blocks);
+    SegmentSum {
+        route,
+        gradients: d_vectors.columns(slot.first_column, slot.dim),
+        block_len: block_len as u32,
+        one_block: block_len >= args.route.num_samples,
+    }
+}
+
+/// The unique rows whose segments start inside tile `tile`: every row belongs to one tile.
+fn rows_of_tile(route: &TableRoute, tile: usize) -> Range<usize> {
+    let starts = &route.starts()[..route.num_rows];
+    let from = starts.partition_point(|&start| (start as usize) < tile * TILE_ENTRIES);
+    let until = starts.partition_point(|&start| (start as usize) < (tile + 1) * TILE_ENTRIES);
+    from..until
+}
+
+/// A table's memory, opened for writing for as long as the update runs.
+struct OpenTable<'a> {
+    dim: usize,
+    weights: Write<'a, f32>,
+    states: [Option<(Write<'a, f32>, usize)>; 2],
+}
+
+impl<'a> OpenTable<'a> {
+    fn new(slot: &'a TableSlot) -> Option<Self> {
+        let plain = slot.plain.as_ref()?;
+        let open = |mat: &'a Mat| (mat.write::<f32>(), mat.cols());
+        Some(Self {
+            dim: plain.weights.cols(),
+            weights: plain.weights.write::<f32>(),
+            states: [plain.states.first().map(open), plain.states.get(1).map(open)],
+        })
+    }
+
+    fn share(&mut self) -> TableMemory {
+        let [first, second] = &mut self.states;
+        let state = |state: &mut Option<(Write<'a, f32>, usize)>| match state {
+            Some((guard, cols)) => RowMemory { data: SharedMut::new(guard.data_mut()), cols: *cols },
+            None => RowMemory { data: SharedMut::new(&mut []), cols: 0 },
+        };
+        TableMemory {
+            weights: RowMemory { data: SharedMut::new(self.weights.data_mut()), cols: self.dim },
+            first: state(first),
+            second: state(second),
+        }
+    }
+}
+
+/// Tables without plain rows: summed gradients into the staging matrix, then the table's own `apply`.
+pub(super) fn update_staged(stream: &Stream, args: &UpdateArgs) -> Result<()> {
+    for (slot, route) in args.tables.iter().zip(&args.route.tables) {
+        let Some(staging) = &slot.staging else { continue };
+        let staging = staging.first_rows(route.num_rows);
+        {
+            let d_vectors = args.d_vectors.read::<f32>();
+            let sum = segment_sum(args, slot, route, d_vectors.view());
+            let mut gradients = staging.write::<f32>();
+            let out = SharedMut::new(gradients.data_mut());
+            stream.pool().run(route.num_ids.div_ceil(TILE_ENTRIES), &|tile| {
+                sum_rows(&sum, out, slot.dim, rows_of_tile(route, tile));
+            });
+        }
+        let gradients = staging.read::<f32>();
+        slot.lock().apply(stream, Rows::new(route.rows()), gradients.view(), &args.step)?;
+    }
+    Ok(())
+}
