@@ -1,0 +1,101 @@
+//! The events of a run: what the JSON log holds (docs/formats.md, "JSON log").
+
+use crate::metrics::EvalMetrics;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// A run begins.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// Version of the program.
+    pub version: String,
+    /// The command line.
+    pub command: String,
+    /// The effective configuration.
+    pub config: Value,
+    /// The plan.
+    pub plan: Value,
+    /// The files.
+    pub data: DataSummary,
+    /// `train.seed`.
+    pub seed: u64,
+}
+
+/// The files of a run, with their rows where known.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DataSummary {
+    /// Training files.
+    pub train: Vec<PathBuf>,
+    /// Rows of the training files together.
+    pub train_rows: Option<u64>,
+    /// Validation files.
+    pub valid: Vec<PathBuf>,
+    /// Rows of the validation files together.
+    pub valid_rows: Option<u64>,
+    /// Whether the files were made by the program.
+    pub synthetic: bool,
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct At {
+    /// Steps done.
+    pub step: u64,
+    /// Samples trained on, over all ranks.
+    pub samples: u64,
+}
+
+/// Progress, every `train.log_every` steps. Loss and rates are of the steps since the event before.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Mean loss of a sample.
+    pub loss: f64,
+    /// Learning rate of the last step.
+    pub learning_rate: f64,
+    /// Samples a second of wall time.
+    pub samples_per_s: f64,
+    /// Share of the wall time in which training waited for data, 0 to 1.
+    pub data_wait_share: f64,
+    /// Share of the wall time that evaluation took, 0 to 1.
+    pub eval_share: f64,
+}
+
+/// An evaluation.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Eval {
+    /// What it found.
+    #[serde(flatten)]
+    pub metrics: EvalMetrics,
+    /// Seconds it took.
+    pub eval_s: f64,
+}
+
+/// A checkpoint was written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// Seconds from the state to the renamed folder.
+    pub seconds: f64,
+}
+
+/// A run ends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// `"finished"`, `"target_auc"`, `"SIGINT"` or `"SIGTERM"`.
+    pub reason: String,
+    /// Seconds since the start.
+    pub wall_s: f64,
+    /// Samples a second over the whole run, evaluation and checkpoints included.
+    pub samples_per_s: f64,
+    /// Largest resident memory of the process.
+    pub peak_rss_bytes: u64,
+    /// Digest of all weights and optimiser state, independent of the number of ranks.
+    pub weights_digest: String,
+    /// The last evaluation, where there was one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_eval: Option<Eval>,
+}

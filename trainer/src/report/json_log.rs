@@ -1,0 +1,77 @@
+//! The JSON log: one object a line.
+
+use super::events::At;
+use crate::cli::LogTarget;
+use crate::error::{Error, Result};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Writes events as JSON lines, each flushed at once.
+pub struct JsonLog {
+    out: Box<dyn Write + Send>,
+    path: PathBuf,
+    started: Instant,
+    at: Option<At>,
+}
+
+impl std::fmt::Debug for JsonLog {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("JsonLog").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl JsonLog {
+    /// Opens the log. A resumed run appends to a file, any other replaces it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be opened.
+    pub fn open(target: &LogTarget, append: bool, started: Instant) -> Result<Self> {
+        match target {
+            LogTarget::Stdout => {
+                Ok(Self::new(Box::new(std::io::stdout()), "standard output".into(), started))
+            }
+            LogTarget::File(path) => {
+                let mut options = OpenOptions::new();
+                options.create(true).write(true).append(append).truncate(!append);
+                let file = options.open(path).map_err(Error::io("write", path))?;
+                Ok(Self::new(Box::new(file), path.clone(), started))
+            }
+        }
+    }
+
+    /// A log into `out`; `path` names it in errors.
+    pub fn new(out: Box<dyn Write + Send>, path: PathBuf, started: Instant) -> Self {
+        Self { out, path, started, at: None }
+    }
+
+    /// From now on every event says where the run stands.
+    pub fn set_position(&mut self, at: At) {
+        self.at = Some(at);
+    }
+
+    /// Writes one event. Numbers that are not finite become `null`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the line cannot be written.
+    pub fn write<T: Serialize>(&mut self, event: &str, fields: &T) -> Result<()> {
+        let mut line = Map::new();
+        line.insert("event".to_owned(), event.into());
+        let time_s = (self.started.elapsed().as_secs_f64() * 1e6).round() / 1e6;
+        line.insert("time_s".to_owned(), time_s.into());
+        if let Some(at) = self.at {
+            line.insert("step".to_owned(), at.step.into());
+            line.insert("samples".to_owned(), at.samples.into());
+        }
+        match serde_json::to_value(fields) {
+            Ok(Value::Object(fields)) => line.extend(fields),
+            other => unreachable!("an event is an object of plain values, not {other:?}"),
+        }
+        let text = format!("{}\n", Value::Object(line));
+        let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+        written.map_err(Error::io("write", &self.path))
+    }
+}
