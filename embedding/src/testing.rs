@@ -1,0 +1,200 @@
+//! The conformance suite that the author of a table runs on it.
+
+use crate::checkpoint::SavedRows;
+use crate::registry::{TableEnv, TableKind};
+use crate::table::{EmbeddingTable, Grain, Rows, SparseStep, TableSpec};
+use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::testing::uniform;
+use headlong_device::{MatMut, MatRef, Stream};
+
+/// One of each sparse optimiser.
+pub fn every_optimizer() -> [Optimizer; 5] {
+    [
+        Optimizer::Sgd,
+        Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.1 },
+        Optimizer::RowWiseAdagrad { epsilon: 1e-8, initial_accumulator: 0.0 },
+        Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 },
+        Optimizer::Ftrl { beta: 1.0, l1: 0.001, l2: 0.002, initial_accumulator: 0.1 },
+    ]
+}
+
+/// Checks that tables of `kind` keep the promises of [`EmbeddingTable`], with each optimiser and with one and three threads:
+///
+/// 1. the table says what was asked for, its memory is what the kind planned, its tensors are named once each;
+/// 2. built twice, and with other threads, it holds the same values; another seed gives others;
+/// 3. `lookup` gives equal vectors for equal rows, in any order, and finite numbers;
+/// 4. `apply` changes what it should: with SGD, a table of grain [`Grain::Rows`] moves exactly the rows named, by `-lr·g`,
+///    and a [`Grain::Whole`] table moves the looked-up vectors downhill; a second `apply` works as well;
+/// 5. saved and loaded into a table of another seed, it answers the same and goes on the same, bit for bit;
+/// 6. plain rows, where the table shows them, are what `lookup` returns.
+///
+/// # Panics
+/// With a message that names the promise that is broken.
+pub fn check_table(kind: &dyn TableKind, spec: &TableSpec) {
+    assert!(spec.rows >= 2, "the suite needs a table of two rows at least");
+    for optimizer in every_optimizer() {
+        let tables = [1, 3].map(|threads| Subject::new(kind, spec, optimizer, threads, 5));
+        let [mut one, mut three] = tables;
+        one.check_description(kind);
+        one.check_lookup();
+        let rows = one.some_rows();
+        assert_eq!(one.lookup(&rows), three.lookup(&rows), "threads change initial values");
+        let mut other = Subject::new(kind, spec, optimizer, 1, 6);
+        if spec.init != crate::table::Init::Zeros {
+            assert_ne!(one.lookup(&rows), other.lookup(&rows), "another seed gives the same initial values");
+        }
+        if optimizer == Optimizer::Sgd {
+            one.check_descent();
+            three.check_descent();
+        }
+        for number in 1..=2 {
+            one.apply(&rows, &uniform(number, rows.len() * spec.dim), number);
+            three.apply(&rows, &uniform(number, rows.len() * spec.dim), number);
+        }
+        assert_eq!(one.lookup(&rows), three.lookup(&rows), "threads change updates");
+        one.check_saved(&mut other);
+        one.check_plain_rows();
+    }
+}
+
+/// A table under test.
+struct Subject {
+    table: Box<dyn EmbeddingTable>,
+    spec: TableSpec,
+    optimizer: Optimizer,
+    stream: Stream,
+}
+
+impl Subject {
+    fn new(kind: &dyn TableKind, spec: &TableSpec, optimizer: Optimizer, threads: usize, seed: u64) -> Self {
+        let stream = Stream::cpu(threads);
+        let env = TableEnv { stream: &stream, optimizer: &optimizer, seed, table_index: 2 };
+        let table = kind
+            .build(spec, &env)
+            .unwrap_or_else(|error| panic!("a table with {} is not built: {error}", optimizer.name()));
+        Self { table, spec: spec.clone(), optimizer, stream }
+    }
+
+    /// Unique rows, the first and the last among them.
+    fn some_rows(&self) -> Vec<u64> {
+        let step = (self.spec.rows / 60).max(1);
+        let mut rows: Vec<u64> = (0..self.spec.rows - 1).step_by(step as usize).collect();
+        rows.push(self.spec.rows - 1);
+        rows
+    }
+
+    fn lookup(&mut self, rows: &[u64]) -> Vec<f32> {
+        let mut out = vec![f32::NAN; rows.len() * self.spec.dim];
+        let view = MatMut::new(&mut out, rows.len(), self.spec.dim);
+        self.table
+            .lookup(&self.stream, Rows::new(rows), view)
+            .unwrap_or_else(|error| panic!("lookup fails: {error}"));
+        out
+    }
+
+    fn apply(&mut self, rows: &[u64], gradients: &[f32], number: u64) {
+        let step = Step { learning_rate: 0.25, number };
+        let gradients = MatRef::new(gradients, rows.len(), self.spec.dim);
+        let step = SparseStep { optimizer: &self.optimizer, step: &step };
+        self.table
+            .apply(&self.stream, Rows::new(rows), gradients, &step)
+            .unwrap_or_else(|error| panic!("apply fails: {error}"));
+    }
+
+    fn save(&self) -> SavedRows {
+        let mut saved = SavedRows::default();
+        self.table.save(&mut saved).unwrap_or_else(|error| panic!("save fails: {error}"));
+        saved
+    }
+
+    fn check_description(&self, kind: &dyn TableKind) {
+        assert_eq!(self.table.spec(), &self.spec, "the table says something else than what was asked for");
+        let planned = kind.memory(&self.spec, &self.optimizer);
+        assert!(
+            self.table.memory().total_bytes() <= planned.total_bytes(),
+            "the table takes {} bytes, planned were {}",
+            self.table.memory().total_bytes(),
+            planned.total_bytes()
+        );
+        let mut names: Vec<_> = self.table.tensors().into_iter().map(|tensor| tensor.name).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count, "two tensors have one name");
+    }
+
+    fn check_lookup(&mut self) {
+        let (spec, rows) = (self.spec.clone(), self.some_rows());
+        let forward = self.lookup(&rows);
+        assert!(
+            forward.iter().all(|x| x.is_finite()),
+            "initial values are finite, and every vector is written"
+        );
+        let twice: Vec<u64> = rows.iter().rev().flat_map(|&row| [row, row]).collect();
+        let backward = self.lookup(&twice);
+        for (entry, expected) in forward.chunks(spec.dim).rev().enumerate() {
+            for copy in 0..2 {
+                let got = &backward[(2 * entry + copy) * spec.dim..][..spec.dim];
+                assert_eq!(got, expected, "the vector of a row depends on its place in the list");
+            }
+        }
+        assert_eq!(self.lookup(&[]), [0.0; 0], "no rows, no vectors");
+    }
+
+    fn check_descent(&mut self) {
+        let dim = self.spec.dim;
+        let all = self.some_rows();
+        let changed: Vec<u64> = all.iter().copied().step_by(2).collect();
+        let before = self.lookup(&all);
+        let gradients = uniform(3, changed.len() * dim);
+        self.apply(&changed, &gradients, 1);
+        let after = self.lookup(&all);
+        let mut downhill = 0.0;
+        for (index, (before, after)) in before.chunks(dim).zip(after.chunks(dim)).enumerate() {
+            let row = all[index];
+            let gradient = (index % 2 == 0).then(|| &gradients[index / 2 * dim..][..dim]);
+            for column in 0..dim {
+                let moved = after[column] - before[column];
+                downhill -= f64::from(moved) * f64::from(gradient.map_or(0.0, |g| g[column]));
+                if self.spec.grain == Grain::Rows {
+                    let expected = before[column] - gradient.map_or(0.0, |g| 0.25 * g[column]);
+                    assert_eq!(after[column], expected, "row {row}, column {column} after a step of SGD");
+                }
+            }
+        }
+        assert!(downhill > 0.0, "a step of SGD does not go downhill");
+    }
+
+    fn check_saved(&mut self, other: &mut Subject) {
+        let rows = self.some_rows();
+        let mut saved = self.save();
+        for tensor in self.table.tensors() {
+            let len = saved.tensor(&tensor.name).map(<[f32]>::len);
+            let expected = tensor.rows as usize * tensor.cols;
+            assert_eq!(len, Some(expected), "elements saved of tensor `{}`", tensor.name);
+        }
+        assert_eq!(
+            saved.names().count(),
+            self.table.tensors().len(),
+            "a tensor was saved that is not listed"
+        );
+        other.table.load(&mut saved).unwrap_or_else(|error| panic!("load fails: {error}"));
+        assert_eq!(self.lookup(&rows), other.lookup(&rows), "a loaded table answers differently");
+        let gradients = uniform(8, rows.len() * self.spec.dim);
+        self.apply(&rows, &gradients, 3);
+        other.apply(&rows, &gradients, 3);
+        assert_eq!(self.lookup(&rows), other.lookup(&rows), "a loaded table goes on differently");
+        assert!(self.save() == other.save(), "a loaded table has another optimiser state after a step");
+    }
+
+    fn check_plain_rows(&mut self) {
+        let Some(plain) = self.table.plain_rows() else { return };
+        assert_eq!(plain.states.len(), self.optimizer.states().len(), "one matrix per optimiser state");
+        let rows = self.some_rows();
+        let looked_up = self.lookup(&rows);
+        let weights = plain.weights.read::<f32>();
+        for (&row, expected) in rows.iter().zip(looked_up.chunks(self.spec.dim)) {
+            assert_eq!(weights.row(row as usize), expected, "plain row {row} is not what lookup returns");
+        }
+    }
+}
