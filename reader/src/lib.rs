@@ -19,6 +19,7 @@ pub mod io;
 pub mod prefetch;
 pub mod resident;
 pub mod schema;
+pub mod synthetic;
 pub mod skipped;
 pub mod transform;
 

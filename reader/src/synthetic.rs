@@ -1,0 +1,185 @@
+//! Synthetic data in Criteo's text format, with a planted truth, for demonstrations and tests.
+//!
+//! Rows are what the real files have: a label, 13 heavy-tailed integers, 26 categories of eight hexadecimal digits
+//! with the real columns' numbers of distinct values scaled down, Zipf-like frequencies and the real shares of
+//! missing values. The click depends on the row through a known function, so the best possible AUC is known too.
+//!
+//! Row `i` depends on seed and `i` alone (counter-based random numbers), so the bytes of the files do not depend
+//! on threads.
+
+mod quality;
+mod truth;
+mod write;
+
+use std::path::{Path, PathBuf};
+
+use headlong_device::pool::Pool;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ReaderError, Result};
+use truth::{TRAIN_STREAM, Truth, VALID_STREAM};
+
+/// The record of what was generated, written last: where it stands, the files are whole.
+pub const RECORD_FILE: &str = "synthetic.json";
+/// Changes with anything that changes the rows.
+const GENERATOR_VERSION: u32 = 1;
+
+/// What to generate. The files' bytes depend on this alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SyntheticOptions {
+    /// Seed of the truth and of the rows.
+    pub seed: u64,
+    /// Rows of the training file.
+    pub train_rows: u64,
+    /// Rows of the validation file.
+    pub valid_rows: u64,
+    /// The real (Kaggle) numbers of distinct values are multiplied by this, but small columns keep theirs:
+    /// none falls below `min(real, 100)`. Above 0, up to 1.
+    pub scale: f64,
+    /// Whether to write `.txt.gz` rather than `.txt`.
+    pub gzip: bool,
+}
+
+impl Default for SyntheticOptions {
+    fn default() -> Self {
+        Self { seed: 0, train_rows: 400_000, valid_rows: 50_000, scale: 0.001, gzip: false }
+    }
+}
+
+impl SyntheticOptions {
+    /// Refuses options that make no data.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] naming the option.
+    pub fn check(&self) -> Result<()> {
+        let invalid = |message: String| Err(ReaderError::Invalid { message });
+        if self.train_rows == 0 || self.valid_rows == 0 {
+            let (train, valid) = (self.train_rows, self.valid_rows);
+            return invalid(format!("synthetic rows: expected at least 1 and 1, found {train} and {valid}"));
+        }
+        if !(self.scale > 0.0 && self.scale <= 1.0) {
+            return invalid(format!("synthetic scale: expected above 0 and up to 1, found {}", self.scale));
+        }
+        Ok(())
+    }
+
+    /// Distinct values that each categorical column can have, missing not counted.
+    pub fn cardinalities(&self) -> Vec<u64> {
+        truth::cardinalities(self.scale).to_vec()
+    }
+}
+
+/// What was generated, and how well the best possible model does on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SyntheticReport {
+    /// The options that made it.
+    pub options: SyntheticOptions,
+    /// Rows of both files.
+    pub rows: u64,
+    /// Share of clicks in the training file.
+    pub click_rate: f64,
+    /// Exact AUC of the true click probabilities against the labels drawn from them, on the validation file. No
+    /// model can be expected to do better.
+    pub best_auc: f64,
+    /// Log loss in nats of the true probabilities, likewise on the validation file.
+    pub best_log_loss: f64,
+    /// The training file.
+    pub train_file: PathBuf,
+    /// The validation file.
+    pub valid_file: PathBuf,
+    /// Bytes of the two files.
+    pub bytes: [u64; 2],
+    /// Whether the files were there already, made with the same options.
+    #[serde(skip)]
+    pub reused: bool,
+}
+
+/// The record file's content.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    generator_version: u32,
+    report: SyntheticReport,
+}
+
+/// How far the generation is, in rows of both files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyntheticProgress {
+    /// Rows written.
+    pub rows: u64,
+    /// Rows to write in all.
+    pub total_rows: u64,
+}
+
+/// Writes `train.txt` and `valid.txt` (or `.txt.gz`) and the record `synthetic.json` into `folder`, creating it.
+///
+/// Each file is written aside and renamed, the record last, so a crash leaves no half file under a final name. If
+/// the record says that the same options have been generated before and the files still have their sizes, nothing
+/// is written. `progress` is called every few thousand rows, from the calling thread.
+///
+/// # Errors
+/// [`ReaderError::Invalid`] for senseless options, [`ReaderError::Write`] naming the file.
+pub fn generate(
+    options: &SyntheticOptions,
+    folder: &Path,
+    pool: &Pool,
+    progress: &mut dyn FnMut(SyntheticProgress),
+) -> Result<SyntheticReport> {
+    options.check()?;
+    if let Some(report) = recorded(options, folder) {
+        return Ok(report);
+    }
+    std::fs::create_dir_all(folder)
+        .map_err(|source| ReaderError::Write { file: folder.to_owned(), source })?;
+    let record_file = folder.join(RECORD_FILE);
+    // The old record must not vouch for new files.
+    write::remove(&record_file)?;
+
+    let truth = Truth::new(options.seed, options.scale);
+    let total_rows = options.train_rows + options.valid_rows;
+    let mut generate_file = |name: &str, stream: u64, rows: u64, rows_before: u64| {
+        let file = folder.join(format!("{name}.txt{}", if options.gzip { ".gz" } else { "" }));
+        let task = write::FileTask { truth: &truth, stream, rows, gzip: options.gzip, file: &file, pool };
+        let written = write::write_rows(&task, &mut |rows| {
+            progress(SyntheticProgress { rows: rows_before + rows, total_rows });
+        })?;
+        Ok::<_, ReaderError>((file, written))
+    };
+    let (train_file, train) = generate_file("train", TRAIN_STREAM, options.train_rows, 0)?;
+    let (valid_file, mut valid) =
+        generate_file("valid", VALID_STREAM, options.valid_rows, options.train_rows)?;
+
+    let clicks = train.scored.iter().filter(|scored| scored.1 == 1).count();
+    let report = SyntheticReport {
+        options: options.clone(),
+        rows: total_rows,
+        click_rate: clicks as f64 / options.train_rows as f64,
+        best_auc: quality::auc(&mut valid.scored),
+        best_log_loss: quality::log_loss(&valid.scored),
+        train_file,
+        valid_file,
+        bytes: [train.bytes, valid.bytes],
+        reused: false,
+    };
+    let record = Record { generator_version: GENERATOR_VERSION, report };
+    let json = serde_json::to_vec_pretty(&record).expect("a struct of plain fields always becomes JSON");
+    write::write_file_aside(&record_file, |file| std::io::Write::write_all(file, &json))?;
+    Ok(record.report)
+}
+
+/// The report of an earlier run with the same options, if its files are still as they were.
+fn recorded(options: &SyntheticOptions, folder: &Path) -> Option<SyntheticReport> {
+    let json = std::fs::read(folder.join(RECORD_FILE)).ok()?;
+    let Record { generator_version, mut report } = serde_json::from_slice(&json).ok()?;
+    // The folder may have been moved, so the names count and not the paths.
+    for file in [&mut report.train_file, &mut report.valid_file] {
+        *file = folder.join(file.file_name()?);
+    }
+    let size = |file: &Path| std::fs::metadata(file).ok().map(|metadata| metadata.len());
+    let sizes = [size(&report.train_file)?, size(&report.valid_file)?];
+    let same = generator_version == GENERATOR_VERSION && report.options == *options && sizes == report.bytes;
+    same.then_some(SyntheticReport { reused: true, ..report })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+use std::fs;
+
+use super::*;
+use crate::batch::Position;
+use crate::criteo::{BlockOptions, BlockStream, Event};
+
+fn options(seed: u64, gzip: bool) -> SyntheticOptions {
+    SyntheticOptions { seed, train_rows: 20_000, valid_rows: 5_000, gzip, ..SyntheticOptions::default() }
+}
+
+fn generated(options: &SyntheticOptions, threads: usize) -> (tempfile::TempDir, SyntheticReport) {
+    let folder = tempfile::tempdir().unwrap();
+    let report = generate(options, folder.path(), &Pool::new(threads), &mut |_| ()).unwrap();
+    (folder, report)
+}
+
+#[test]
+fn bytes_depend_on_the_seed_and_not_on_threads() {
+    for gzip in [false, true] {
+        let (_one, first) = generated(&options(7, gzip), 1);
+        let (_three, second) = generated(&options(7, gzip), 3);
+        let (_other, third) = generated(&options(8, gzip), 2);
+        let contents = |report: &SyntheticReport| {
+            [&report.train_file, &report.valid_file].map(|file| fs::read(file).unwrap())
+        };
+        assert!(contents(&first) == contents(&second));
+        assert!(contents(&first) != contents(&third));
+        assert_eq!((first.best_auc, first.click_rate), (second.best_auc, second.click_rate));
+    }
+}
+
+#[test]
+fn the_real_parser_reads_every_row_and_both_files_follow_one_truth() {
+    for gzip in [false, true] {
+        let (_folder, report) = generated(&options(3, gzip), 2);
+        let files = vec![report.train_file.clone(), report.valid_file.clone()];
+        let mut stream =
+            BlockStream::open(files, &BlockOptions::default(), &Position::default(), Some(1)).unwrap();
+        let (mut samples, mut clicks) = ([0, 0], [0_u64, 0]);
+        while let Some(event) = stream.next().unwrap() {
+            let Event::Block(block) = event else { continue };
+            samples[block.file] += block.raw.num_samples as u64;
+            clicks[block.file] += block.raw.labels.iter().map(|&label| u64::from(label)).sum::<u64>();
+        }
+        assert_eq!(samples, [20_000, 5_000]);
+        let [train_rate, valid_rate] = [clicks[0] as f64 / 20_000.0, clicks[1] as f64 / 5_000.0];
+        assert_eq!(train_rate, report.click_rate);
+        // Six standard deviations of the smaller file's rate.
+        assert!((train_rate - valid_rate).abs() < 6.0 * 0.5 / 70.0, "{train_rate} and {valid_rate}");
+    }
+}
+
+#[test]
+fn what_is_there_already_is_not_made_again() {
+    let (folder, first) = generated(&options(1, false), 2);
+    let again = |options: &SyntheticOptions| {
+        let mut calls = 0;
+        let report = generate(options, folder.path(), &Pool::new(1), &mut |_| calls += 1).unwrap();
+        assert_eq!(report.reused, calls == 0);
+        report
+    };
+    assert_eq!(again(&options(1, false)), SyntheticReport { reused: true, ..first.clone() });
+    // A file that has changed, and other options, are made again.
+    fs::write(&first.train_file, "cut short").unwrap();
+    assert_eq!(again(&options(1, false)), first);
+    assert!(!again(&options(2, false)).reused);
+    fs::write(folder.path().join(RECORD_FILE), "{").unwrap();
+    assert!(!again(&options(2, false)).reused);
+}
+
+#[test]
+fn progress_ends_with_all_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut seen = Vec::new();
+    generate(&options(1, false), folder.path(), &Pool::new(1), &mut |progress| seen.push(progress)).unwrap();
+    assert!(seen.windows(2).all(|pair| pair[0].rows < pair[1].rows));
+    assert_eq!(seen.last(), Some(&SyntheticProgress { rows: 25_000, total_rows: 25_000 }));
+}
+
+#[test]
+fn senseless_options_and_places_are_refused() {
+    let refused = |options: SyntheticOptions| options.check().unwrap_err().to_string();
+    assert!(refused(SyntheticOptions { scale: 0.0, ..options(1, false) }).starts_with("synthetic scale"));
+    assert!(refused(SyntheticOptions { train_rows: 0, ..options(1, false) }).starts_with("synthetic rows"));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let error = generate(&options(1, false), file.path(), &Pool::new(1), &mut |_| ()).unwrap_err();
+    assert!(matches!(error, ReaderError::Write { .. }), "{error}");
+}

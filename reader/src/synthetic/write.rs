@@ -1,0 +1,203 @@
+//! Rows to files: blocks of rows in parallel, written in order, under a temporary name until they are whole.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use flate2::{Compression, GzBuilder};
+use headlong_device::pool::Pool;
+
+use super::quality::Scored;
+use super::truth::{Row, Truth};
+use crate::error::{ReaderError, Result};
+
+/// Rows of one task; in compressed files also the rows of one gzip member, so part of the format.
+const BLOCK_ROWS: u64 = 8192;
+/// Blocks made between two writes, for each thread.
+const BLOCKS_PER_THREAD: usize = 2;
+/// Bytes of a row of text, roughly.
+const ROW_BYTES: usize = 256;
+/// Level of compression: the data is for one machine's own use, so speed counts.
+const GZIP_LEVEL: u32 = 3;
+
+/// One file to write.
+pub(super) struct FileTask<'a> {
+    pub truth: &'a Truth,
+    pub stream: u64,
+    pub rows: u64,
+    pub gzip: bool,
+    pub file: &'a Path,
+    pub pool: &'a Pool,
+}
+
+/// What was written.
+pub(super) struct Written {
+    /// Label and true logit of each row, in order.
+    pub scored: Vec<Scored>,
+    pub bytes: u64,
+}
+
+/// One task's rows.
+#[derive(Default)]
+struct Block {
+    text: Vec<u8>,
+    stored: Vec<u8>,
+    scored: Vec<Scored>,
+}
+
+/// Writes all rows of a file; `progress` is told the rows written so far.
+pub(super) fn write_rows(task: &FileTask<'_>, progress: &mut dyn FnMut(u64)) -> Result<Written> {
+    let num_blocks = task.rows.div_ceil(BLOCK_ROWS);
+    let mut blocks: Vec<Mutex<Block>> = Vec::new();
+    blocks.resize_with(task.pool.threads() * BLOCKS_PER_THREAD, Mutex::default);
+    let mut written = Written { scored: Vec::with_capacity(task.rows as usize), bytes: 0 };
+    write_file_aside(task.file, |file| {
+        for first in (0..num_blocks).step_by(blocks.len()) {
+            let count = (num_blocks - first).min(blocks.len() as u64) as usize;
+            task.pool.run(count, &|index| {
+                // Only a panic poisons the lock, and `run` passes panics on.
+                let mut block = blocks[index].lock().unwrap_or_else(PoisonError::into_inner);
+                block.fill(task, (first + index as u64) * BLOCK_ROWS);
+            });
+            for block in &mut blocks[..count] {
+                let block = block.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let bytes = if task.gzip { &block.stored } else { &block.text };
+                file.write_all(bytes)?;
+                written.bytes += bytes.len() as u64;
+                written.scored.extend_from_slice(&block.scored);
+            }
+            progress(written.scored.len() as u64);
+        }
+        Ok(())
+    })?;
+    Ok(written)
+}
+
+impl Block {
+    fn fill(&mut self, task: &FileTask<'_>, first_row: u64) {
+        self.text.clear();
+        self.text.reserve(BLOCK_ROWS as usize * ROW_BYTES);
+        self.scored.clear();
+        for index in first_row..(first_row + BLOCK_ROWS).min(task.rows) {
+            let row = task.truth.row(task.stream, index);
+            push_row(&mut self.text, &row);
+            self.scored.push((row.logit, row.label));
+        }
+        if task.gzip {
+            self.stored.clear();
+            // No name and no time, so that the bytes depend on the rows alone. Each block is a member of its own.
+            let mut encoder = GzBuilder::new().write(&mut self.stored, Compression::new(GZIP_LEVEL));
+            encoder.write_all(&self.text).expect("writing to memory does not fail");
+            encoder.finish().expect("writing to memory does not fail");
+        }
+    }
+}
+
+/// Appends the row as a line of Criteo's format.
+fn push_row(text: &mut Vec<u8>, row: &Row) {
+    text.push(b'0' + row.label);
+    for value in row.dense {
+        text.push(b'\t');
+        if let Some(value) = value {
+            push_integer(text, value);
+        }
+    }
+    for value in row.sparse {
+        text.push(b'\t');
+        if let Some(value) = value {
+            let digit = |place: u32| b"0123456789abcdef"[(value >> (4 * place) & 15) as usize];
+            text.extend_from_slice(&[7, 6, 5, 4, 3, 2, 1, 0].map(digit));
+        }
+    }
+    text.push(b'\n');
+}
+
+fn push_integer(text: &mut Vec<u8>, value: i64) {
+    if value < 0 {
+        text.push(b'-');
+    }
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    text.extend_from_slice(&digits[first..]);
+}
+
+/// Writes a file under a temporary name in the same folder, syncs it and renames it.
+///
+/// # Errors
+/// [`ReaderError::Write`]; the temporary file is removed.
+pub(crate) fn write_file_aside(path: &Path, body: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".partial");
+    let aside = path.with_file_name(name);
+    let result = File::create(&aside).and_then(|mut file| {
+        body(&mut file)?;
+        file.sync_all()?;
+        fs::rename(&aside, path)?;
+        sync_folder(path)
+    });
+    result.map_err(|source| {
+        // The error that matters is the first one.
+        let _ = fs::remove_file(&aside);
+        ReaderError::Write { file: path.to_owned(), source }
+    })
+}
+
+/// Makes a rename in the folder of `path` last through a power cut.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.map_or_else(|| PathBuf::from("."), Path::to_path_buf))?.sync_all()
+}
+
+/// Removes a file if it is there.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(ReaderError::Write { file: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_written_as_criteo_writes_them() {
+        let mut row = Row { label: 1, ..Row::default() };
+        row.dense[0] = Some(0);
+        row.dense[1] = Some(-2);
+        row.dense[12] = Some(i64::from(i32::MAX));
+        row.sparse[0] = Some(0x0000_00fe);
+        row.sparse[25] = Some(u32::MAX);
+        let mut text = Vec::new();
+        push_row(&mut text, &row);
+        let empty = |count| "\t".repeat(count);
+        let expected = format!("1\t0\t-2{}\t2147483647\t000000fe{}\tffffffff\n", empty(10), empty(24));
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        write_file_aside(&path, |file| file.write_all(b"old")).unwrap();
+        let error = write_file_aside(&path, |file| {
+            file.write_all(b"new")?;
+            Err(io::Error::other("disk full"))
+        });
+        assert!(error.unwrap_err().to_string().contains("a.txt: disk full"));
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
