@@ -1,8 +1,9 @@
 //! Lookup and update against the slow, obvious version.
 
+#[cfg(test)]
 mod common;
 
-use common::{Jagged, Pair, bits, matrix, random_bags, views};
+use common::{Jagged, Pair, matrix, random_bags, views};
 use headlong_device::Stream;
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::testing::{small_integers, uniform};
@@ -116,13 +117,7 @@ fn weights_after_two_steps(threads: usize, optimizer: Optimizer) -> Vec<u32> {
         let d_vectors = uniform(number, 3000 * pair.set.width());
         pair.update(&stream, &bags, &d_vectors, &Step { learning_rate: 0.1, number });
     }
-    let mut all = Vec::new();
-    for (table, spec) in specs.iter().enumerate() {
-        let mut rows = vec![0.0; spec.rows as usize * spec.dim];
-        pair.set.read_rows(table, 0, 0, &mut rows).unwrap();
-        all.extend(bits(&rows));
-    }
-    all
+    pair.weight_bits()
 }
 
 #[test]

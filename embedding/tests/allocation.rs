@@ -1,5 +1,6 @@
 //! After the first step nothing allocates. One test only: the allocator counts for the whole process.
 
+#[cfg(test)]
 mod common;
 
 use common::{Jagged, matrix, random_bags, views};

@@ -129,6 +129,17 @@ impl Pair {
         }
     }
 
+    /// The weights of all tables.
+    pub fn weight_bits(&self) -> Vec<u32> {
+        let mut all = Vec::new();
+        for (table, spec) in self.specs.iter().enumerate() {
+            let mut rows = vec![0.0; spec.rows as usize * spec.dim];
+            self.set.read_rows(table, 0, 0, &mut rows).unwrap();
+            all.extend(bits(&rows));
+        }
+        all
+    }
+
     /// All rows and states on both sides are equal bit for bit.
     pub fn assert_equal(&mut self) {
         for (table, spec) in self.specs.iter().enumerate() {
