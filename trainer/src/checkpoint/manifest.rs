@@ -211,7 +211,7 @@ impl Manifest {
     }
 
     /// Whether every tensor lies in exactly one place, and each file has the size that its tensors need.
-    fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         self.layout.tensors().map_err(|error| error.to_string())?;
         let mut names = HashSet::new();
         let mut rows: BTreeMap<TensorId, Vec<(u64, u64)>> = BTreeMap::new();
@@ -293,7 +293,7 @@ fn checked_body<'a>(file: &Path, bytes: &'a [u8]) -> Result<&'a [u8]> {
 }
 
 /// File names are plain, so that a manifest cannot reach outside its directory.
-fn check_name(name: &str) -> Result<(), String> {
+pub(super) fn check_name(name: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let good = !name.is_empty() && name.len() <= 200 && name.bytes().all(plain) && !name.starts_with('.');
     if good && name != MANIFEST_FILE {

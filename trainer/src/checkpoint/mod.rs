@@ -9,13 +9,20 @@
 //! directory is the one to resume from; there is no pointer to go stale.
 
 mod difference;
+mod directory;
 mod error;
+mod files;
 mod layout;
 mod manifest;
+mod read;
+pub mod retention;
 mod shard;
+mod write;
 
 pub use difference::{Difference, first_difference};
+pub use directory::{CheckpointDirectory, DirectoryOptions, SaveReport, newest, open, step_name, steps};
 pub use error::{Cause, CheckpointError, Result};
+pub use files::{FileWriter, Files, SystemFiles};
 pub use layout::{
     CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, RowState, Section, TableLayout,
     Tensor, TensorId,
@@ -24,4 +31,6 @@ pub use manifest::{
     DataFingerprint, FORMAT_VERSION, FileEntry, MANIFEST_FILE, Manifest, ModelFingerprint,
     OptimizerFingerprint, RandomState, SavedState, TableFingerprint,
 };
+pub use read::{Checkpoint, Select};
 pub use shard::{Content, DEFAULT_SHARD_BYTES, RowRange};
+pub use write::{Blob, BlobWriter, Snapshot};
