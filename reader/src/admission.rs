@@ -115,16 +115,14 @@ impl Admission {
         let min_count = self.min_count;
         let column = ids.column as u16;
         let state = &mut self.columns[ids.column];
-        for index in 0..ids.len() {
-            if let Some(Some(ahead)) = (index + AHEAD < ids.len()).then(|| ids.get(index + AHEAD)) {
-                state.ids.prefetch(ahead);
-            }
+        for (index, row) in rows[..ids.len()].iter_mut().enumerate() {
+            state.prefetch_ahead(ids, index);
             let id = ids.get(index);
             let (before, after) = state.see(id, min_count);
             if before != after {
                 log.push(Undo { column, missing: id.is_none(), id: id.unwrap_or(0), before });
             }
-            rows[index] = row_of(after);
+            *row = row_of(after);
         }
     }
 
@@ -134,11 +132,9 @@ impl Admission {
     /// If `rows` is shorter than `ids`.
     pub fn look_up_column(&self, ids: ColumnIds<'_>, rows: &mut [u64]) {
         let state = &self.columns[ids.column];
-        for index in 0..ids.len() {
-            if let Some(Some(ahead)) = (index + AHEAD < ids.len()).then(|| ids.get(index + AHEAD)) {
-                state.ids.prefetch(ahead);
-            }
-            rows[index] = row_of(state.entry(ids.get(index)));
+        for (index, row) in rows[..ids.len()].iter_mut().enumerate() {
+            state.prefetch_ahead(ids, index);
+            *row = row_of(state.entry(ids.get(index)));
         }
     }
 
@@ -224,6 +220,17 @@ impl ColumnState {
 
     fn entry(&self, id: Option<u32>) -> u32 {
         id.map_or(self.missing, |id| self.ids.get(id))
+    }
+
+    /// Asks for the slot of a sample a little further on.
+    #[inline(always)]
+    fn prefetch_ahead(&self, ids: ColumnIds<'_>, index: usize) {
+        let ahead = index + AHEAD;
+        if ahead < ids.len()
+            && let Some(id) = ids.get(ahead)
+        {
+            self.ids.prefetch(id);
+        }
     }
 
     /// Counts one sight of `id`; gives its entry before and after.

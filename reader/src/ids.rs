@@ -159,9 +159,10 @@ impl IdMapper {
     /// # Panics
     /// If the block has other columns than the mapper has tables, or `sparse` is too small.
     pub fn map(&self, block: &RawBlock, samples: Range<usize>, sparse: &mut [Jagged], at: usize) {
-        for column in 0..self.rows.len() {
+        assert_eq!(sparse.len(), self.rows.len(), "one table for each category");
+        for (column, bags) in sparse.iter_mut().enumerate() {
             let ids = self.column_ids(block, samples.clone(), column);
-            self.map_column(ids, &mut sparse[column].values[at..at + ids.len()]);
+            self.map_column(ids, &mut bags.values[at..at + ids.len()]);
         }
     }
 
@@ -177,9 +178,10 @@ impl IdMapper {
         at: usize,
         log: &mut Vec<Undo>,
     ) {
-        for column in 0..self.rows.len() {
+        assert_eq!(sparse.len(), self.rows.len(), "one table for each category");
+        for (column, bags) in sparse.iter_mut().enumerate() {
             let ids = self.column_ids(block, samples.clone(), column);
-            let rows = &mut sparse[column].values[at..at + ids.len()];
+            let rows = &mut bags.values[at..at + ids.len()];
             match &mut self.state {
                 State::Admitted(admission) => admission.learn_column(ids, rows, log),
                 _ => self.map_column(ids, rows),

@@ -43,7 +43,7 @@ impl ResidentData {
         };
         while let Some(event) = stream.next()? {
             if let Event::Block(block) = event {
-                data.keep(block, &files[..], options.on_bad_row);
+                data.keep(block, files, options.on_bad_row);
             }
         }
         if data.num_samples == 0 {

@@ -80,6 +80,9 @@ impl SkipClock {
     }
 }
 
+/// A parsed block, and the bad line behind its last good sample where that ends the stream.
+type Parsed = (ParsedBlock, Option<ReaderError>);
+
 /// What travels from thread to thread, in order.
 enum Item<B> {
     Block(B),
@@ -90,7 +93,7 @@ enum Item<B> {
 
 /// A stream of parsed blocks. Dropping it stops and joins its threads.
 pub struct BlockStream {
-    parsed: Vec<Receiver<Item<(ParsedBlock, Option<ReaderError>)>>>,
+    parsed: Vec<Receiver<Item<Parsed>>>,
     used: Vec<Returns<RawBlock>>,
     turn: usize,
     /// The bad line behind the last good sample of the block just delivered.
@@ -157,6 +160,7 @@ impl BlockStream {
     /// # Errors
     /// Whatever went wrong at this place of the stream, after everything before it has been delivered; from then
     /// on the stream has ended.
+    #[expect(clippy::should_implement_trait, reason = "it fails and waits, as `Reader::next` does")]
     pub fn next(&mut self) -> Result<Option<Event>> {
         if let Some(failure) = self.failure.take() {
             self.finished = true;
@@ -165,10 +169,9 @@ impl BlockStream {
         if self.finished {
             return Ok(None);
         }
-        let item = self.parsed[self.turn].recv().unwrap_or_else(|_| {
-            // Only a panic ends a thread without a word.
-            Item::Failed(ReaderError::Stopped { thread: "parsing" })
-        });
+        // Only a panic ends a thread without a word.
+        let stopped = Item::Failed(ReaderError::Stopped { thread: "parsing" });
+        let item = self.parsed[self.turn].recv().unwrap_or(stopped);
         self.turn = (self.turn + 1) % self.parsed.len();
         match item {
             Item::Block((block, failure)) => {
@@ -299,7 +302,7 @@ struct ParseThread {
     parser: LineParser,
     files: Arc<[PathBuf]>,
     input: Receiver<Item<SourceBlock>>,
-    output: SyncSender<Item<(ParsedBlock, Option<ReaderError>)>>,
+    output: SyncSender<Item<Parsed>>,
     used_text: Returns<TextBlock>,
     spare_raw: Spares<RawBlock>,
 }
@@ -319,7 +322,7 @@ impl ParseThread {
         }
     }
 
-    fn parse(&mut self, block: SourceBlock) -> (ParsedBlock, Option<ReaderError>) {
+    fn parse(&mut self, block: SourceBlock) -> Parsed {
         let mut raw = self.spare_raw.take();
         self.parser.parse(block.text.text(), &mut raw);
         let SourceBlock { file, text } = block;

@@ -3,6 +3,8 @@
 mod assemble;
 pub mod blocks;
 pub mod parse;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod text;
 
 pub use blocks::{BlockOptions, BlockStream, Event, ParsedBlock};
