@@ -9,11 +9,13 @@
 //! | environment | read only in listed files, so that it cannot change results |
 //! | to-do | carries an issue number |
 //! | dead file | every source file is reached by a `mod` line |
+//! | link | a document's relative links lead to files that are there |
 //! | versions | every dependency stands in the workspace's one table, with its reason |
 //!
 //! Every exception is a line of [`allow`], with its reason; an exception that excuses nothing is itself a finding.
 
 mod allow;
+mod links;
 mod modules;
 mod rooms;
 mod source;
@@ -172,6 +174,7 @@ fn check(root: &Path, metadata: &Metadata, files: &[text::TextFile]) -> Result<V
     let mut violations = rooms::check(root, metadata);
     violations.extend(versions::check(root, metadata)?);
     violations.extend(files.iter().flat_map(|file| text::check(file, &exceptions)));
+    violations.extend(files.iter().flat_map(|file| links::check(root, file)));
 
     let (sources, broken) = parse(files);
     violations.extend(broken);

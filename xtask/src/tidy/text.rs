@@ -12,7 +12,7 @@ const FILE_LINES: usize = 600;
 /// Folders that hold nothing of ours: build outputs and what a fuzzer leaves.
 const SKIPPED_FOLDERS: &[&str] = &["target", "corpus", "artifacts", "headlong-out", "kernels-cache"];
 /// Files that tidy reads, by ending.
-const READ_ENDINGS: &[&str] = &["rs", "cu", "cuh", "toml", "py", "sh"];
+const READ_ENDINGS: &[&str] = &["rs", "cu", "cuh", "toml", "py", "sh", "md"];
 /// The words that mark a to-do, each in two halves, so that this file does not mark itself.
 const TODO_WORDS: &[&str] =
     &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
@@ -82,10 +82,10 @@ pub fn check(file: &TextFile, exceptions: &Exceptions) -> Vec<Violation> {
 }
 
 fn check_todo(file: &TextFile, line_number: usize, line: &str) -> Option<Violation> {
-    let marker = if file.path.ends_with(".toml") || file.path.ends_with(".py") || file.path.ends_with(".sh") {
-        "#"
-    } else {
-        "//"
+    let marker = match file.path.rsplit('.').next() {
+        Some("md") => return None,
+        Some("toml" | "py" | "sh") => "#",
+        _ => "//",
     };
     let (_, comment) = line.split_once(marker)?;
     let word =
