@@ -1,0 +1,135 @@
+//! Matrix products with a fixed order of addition, the floor under the dense layers.
+//!
+//! # What it computes
+//! `C = finish(C₀ + A·B)`: every element is one chain `c ← fma(a(i,k), b(k,j), c)` over `k = 0, 1, …`, starting from zero, or
+//! from what `C` holds when [`Product::accumulate`] is set. So an element depends on its row of `A` and its column of `B`
+//! alone: not on the tile it falls in, on its place in the batch, on the number of threads or on the instruction set.
+//!
+//! # Shapes
+//! `A` is `m × depth`, `B` is `depth × n`, `C` is `m × n`; all f32. `A` is read where it lies, by rows or by columns; `B` comes
+//! as [`Panels`], packed beforehand, or as plain rows, packed panel by panel on the stack.
+//!
+//! # Errors
+//! None; a shape that does not fit is a bug of the caller and panics.
+//!
+//! # Source
+//! Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008; why our own kernel:
+//! `docs/decisions/001-gemm.md`.
+
+mod pack;
+#[cfg(test)]
+mod tests;
+mod vector;
+
+pub use pack::{PANEL_COLS, pack_columns, pack_transposed, panel_elements};
+
+use crate::vector::for_each_tile;
+use headlong_device::pool::Pool;
+use headlong_device::{MatMut, MatRef};
+
+/// The left factor `A`, `m × depth`.
+#[derive(Debug, Clone, Copy)]
+pub enum Left<'a> {
+    /// The matrix as it lies: `a(i, k)` is column `k` of row `i`.
+    Rows(MatRef<'a>),
+    /// The transpose of the matrix: `a(i, k)` is column `i` of row `k`.
+    Columns(MatRef<'a>),
+}
+
+/// The right factor `B`, `depth × n`.
+#[derive(Debug, Clone, Copy)]
+pub enum Right<'a> {
+    /// Packed beforehand.
+    Panels(Panels<'a>),
+    /// The matrix as it lies: `b(k, j)` is column `j` of row `k`.
+    Rows(MatRef<'a>),
+}
+
+/// A right factor packed as panels of [`PANEL_COLS`] columns, zeros beyond the last: `b(k, 32·p + c)` lies at
+/// `data[(p·depth + k)·32 + c]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Panels<'a> {
+    /// The panels, one after the other.
+    pub data: &'a [f32],
+    /// Rows of the factor.
+    pub depth: usize,
+    /// Columns of the factor.
+    pub cols: usize,
+}
+
+/// What is done to a finished element before it is stored, in this order.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Finish<'a> {
+    /// Added to each row; `n` elements.
+    pub bias: Option<&'a [f32]>,
+    /// Negative results become zero (NaN stays NaN).
+    pub relu: bool,
+    /// Results become zero where this matrix, `m × n`, is not above zero: the ReLU's derivative by its output.
+    pub mask: Option<MatRef<'a>>,
+}
+
+/// A product to be computed.
+#[derive(Debug, Clone, Copy)]
+pub struct Product<'a> {
+    /// `A`.
+    pub left: Left<'a>,
+    /// `B`.
+    pub right: Right<'a>,
+    /// Applied to finished elements.
+    pub finish: Finish<'a>,
+    /// Whether to add to what `C` holds.
+    pub accumulate: bool,
+}
+
+impl Product<'_> {
+    /// `(m, depth)` of the left and `(depth, n)` of the right factor.
+    fn shape(&self) -> ((usize, usize), (usize, usize)) {
+        let left = match self.left {
+            Left::Rows(a) => (a.rows(), a.cols()),
+            Left::Columns(a) => (a.cols(), a.rows()),
+        };
+        let right = match self.right {
+            Right::Panels(b) => (b.depth, b.cols),
+            Right::Rows(b) => (b.rows(), b.cols()),
+        };
+        (left, right)
+    }
+
+    fn check(&self, c: &MatMut<'_>) {
+        let ((m, depth), (right_depth, n)) = self.shape();
+        assert_eq!(depth, right_depth, "columns of the left factor and rows of the right one");
+        assert_eq!((c.rows(), c.cols()), (m, n), "shape of the product of {m} × {depth} and {depth} × {n}");
+        if let Right::Panels(b) = self.right {
+            assert_eq!(
+                b.data.len(),
+                panel_elements(b.depth, b.cols),
+                "panels of a {} × {} factor",
+                b.depth,
+                n
+            );
+        }
+        if let Some(bias) = self.finish.bias {
+            assert_eq!(bias.len(), n, "one bias per column");
+        }
+        if let Some(mask) = self.finish.mask {
+            assert_eq!((mask.rows(), mask.cols()), (m, n), "the mask has the shape of the product");
+        }
+    }
+}
+
+/// Computes `product` into `c`, tile by tile over the pool. Blocks until done; allocates nothing.
+pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
+    product.check(&c);
+    let (tile_rows, tile_cols) = tile_shape(product, c.rows(), c.cols());
+    for_each_tile(pool, c, tile_rows, tile_cols, &|tile| vector::compute(product, tile));
+}
+
+/// Rows and columns of a tile. They change speed only: every element is the same chain wherever it is computed.
+fn tile_shape(product: &Product<'_>, rows: usize, cols: usize) -> (usize, usize) {
+    match product.right {
+        // A band of rows stays in the second-level cache while all panels pass by.
+        Right::Panels(_) => (rows.div_ceil(rows.div_ceil(128).max(1)).max(1), cols.max(1)),
+        // Each panel is packed once per tile, so tiles are tall.
+        Right::Rows(_) => (rows.clamp(1, 512), 2 * PANEL_COLS),
+    }
+}

@@ -1,0 +1,98 @@
+//! The microkernel for processors without AVX-512: the same chains, vectorised by the compiler.
+
+use super::{Micro, PANEL_COLS};
+
+/// Rows of the largest microtile.
+pub const MAX_ROWS: usize = 6;
+
+/// Columns of a microtile: two 256-bit vectors.
+const COLS: usize = 16;
+
+/// The baseline of the architecture.
+///
+/// # Safety
+/// `micro`'s pointers cover what its shape says; `1 <= rows <= 6`, `1 <= cols <= 32`.
+pub unsafe fn run(micro: &Micro) {
+    // SAFETY: passed on to the caller.
+    unsafe { body(micro) }
+}
+
+/// For AVX2 with FMA.
+///
+/// # Safety
+/// As [`run`], and the processor has both.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn run_avx2(micro: &Micro) {
+    // SAFETY: passed on to the caller.
+    unsafe { body(micro) }
+}
+
+#[inline(always)]
+unsafe fn body(micro: &Micro) {
+    for first in (0..micro.cols).step_by(COLS) {
+        // SAFETY: passed on to the caller; `first` is inside the panel.
+        unsafe {
+            match micro.rows {
+                1 => kernel::<1>(micro, first),
+                2 => kernel::<2>(micro, first),
+                3 => kernel::<3>(micro, first),
+                4 => kernel::<4>(micro, first),
+                5 => kernel::<5>(micro, first),
+                _ => kernel::<6>(micro, first),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn kernel<const ROWS: usize>(micro: &Micro, first: usize) {
+    let count = COLS.min(micro.cols - first);
+    let mut sums = [[0.0_f32; COLS]; ROWS];
+    // SAFETY: the caller promises the ranges; `count` keeps to the columns of `C`.
+    unsafe {
+        if micro.continues {
+            for (i, sums) in sums.iter_mut().enumerate() {
+                for (j, sum) in sums.iter_mut().enumerate().take(count) {
+                    *sum = *micro.c.add(i * micro.c_stride + first + j);
+                }
+            }
+        }
+        let (row_step, depth_step) = if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
+        for k in 0..micro.depth {
+            let right = &*micro.b.add(k * PANEL_COLS + first).cast::<[f32; COLS]>();
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let left = *micro.a.add(i * row_step + k * depth_step);
+                for (sum, right) in sums.iter_mut().zip(right) {
+                    *sum = left.mul_add(*right, *sum);
+                }
+            }
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            for (j, &sum) in sums.iter().enumerate().take(count) {
+                *micro.c.add(i * micro.c_stride + first + j) = finish(micro, i, first + j, sum);
+            }
+        }
+    }
+}
+
+/// Bias, ReLU and mask, as in the contract.
+#[inline(always)]
+unsafe fn finish(micro: &Micro, row: usize, col: usize, sum: f32) -> f32 {
+    let finish = &micro.finish;
+    let mut value = sum;
+    // SAFETY: bias and mask cover the microtile, by the caller's promise.
+    unsafe {
+        if !finish.bias.is_null() {
+            value += *finish.bias.add(col);
+        }
+        if finish.relu && value < 0.0 {
+            value = 0.0;
+        }
+        if !finish.mask.is_null() {
+            let open = *finish.mask.add(row * finish.mask_stride + col) > 0.0;
+            value = if open { value } else { 0.0 };
+        }
+    }
+    value
+}

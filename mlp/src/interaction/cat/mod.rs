@@ -1,0 +1,46 @@
+//! Concatenation: the bottom output and the vectors side by side, no products.
+//!
+//! # What it computes
+//! Forward `out = [bottom, vectors]`; backward the two parts of the gradient, the bottom's masked by its ReLU where asked.
+//!
+//! # Shapes
+//! bottom B × D, vectors B × V, out B × (D + V); f32, rows may be strided.
+//!
+//! # Work
+//! On the CPU it blocks until done and allocates nothing. Errors: none; wrong shapes panic.
+//!
+//! # Source
+//! `--arch-interaction-op=cat` of facebookresearch/dlrm.
+
+mod cpu;
+#[cfg(test)]
+mod tests;
+
+pub use super::dot::{BackwardArgs, ForwardArgs};
+use headlong_device::{Device, Mat, Stream};
+
+/// Copies both inputs side by side. [`ForwardArgs::out`] is B × (D + V) here.
+pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
+    shapes(args.bottom, args.vectors, args.out);
+    match stream.device() {
+        Device::Cpu => cpu::forward(stream, args),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}
+
+/// Cuts the gradient apart again.
+pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
+    shapes(args.d_bottom, args.d_vectors, args.d_out);
+    shapes(args.bottom, args.d_vectors, args.d_out);
+    match stream.device() {
+        Device::Cpu => cpu::backward(stream, args),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}
+
+fn shapes(bottom: &Mat, vectors: &Mat, out: &Mat) {
+    let samples = bottom.rows();
+    assert_eq!(vectors.rows(), samples, "slot `{}`: rows", vectors.name());
+    let width = bottom.cols() + vectors.cols();
+    assert_eq!((out.rows(), out.cols()), (samples, width), "slot `{}`: rows × columns", out.name());
+}

@@ -1,0 +1,42 @@
+//! The CPU bodies: bands of samples over the pool, one sample after the other.
+
+use super::vector::{self, Features};
+use super::{BackwardArgs, ForwardArgs};
+use crate::linear::Activation;
+use crate::vector::{for_each_row_tile, for_each_row_tile_of_two};
+use headlong_device::Stream;
+
+/// Samples of a task.
+const TILE_ROWS: usize = 32;
+
+pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
+    let (bottom, vectors) = (args.bottom.read::<f32>(), args.vectors.read::<f32>());
+    for_each_row_tile(stream.pool(), args.out.write::<f32>().view(), TILE_ROWS, &|first, mut out| {
+        for row in 0..out.rows() {
+            let features = Features { bottom: bottom.row(first + row), vectors: vectors.row(first + row) };
+            let (copy, products) = out.row_mut(row).split_at_mut(features.bottom.len());
+            copy.copy_from_slice(features.bottom);
+            vector::products(&features, products);
+        }
+    });
+}
+
+pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
+    let (bottom, vectors) = (args.bottom.read::<f32>(), args.vectors.read::<f32>());
+    let d_out = args.d_out.read::<f32>();
+    let (mut d_bottom, mut d_vectors) = (args.d_bottom.write::<f32>(), args.d_vectors.write::<f32>());
+    let relu = args.bottom_activation == Activation::Relu;
+    let written = (d_bottom.view(), d_vectors.view());
+    for_each_row_tile_of_two(stream.pool(), written, TILE_ROWS, &|first, mut d_bottom, mut d_vectors| {
+        for row in 0..d_bottom.rows() {
+            let features = Features { bottom: bottom.row(first + row), vectors: vectors.row(first + row) };
+            let d_bottom = d_bottom.row_mut(row);
+            let (copy, products) = d_out.row(first + row).split_at(d_bottom.len());
+            d_bottom.copy_from_slice(copy);
+            vector::gradients(&features, products, d_bottom, d_vectors.row_mut(row));
+            if relu {
+                vector::mask(d_bottom, features.bottom);
+            }
+        }
+    });
+}

@@ -1,0 +1,89 @@
+//! Dot interaction: the products of all pairs of vectors of a sample.
+//!
+//! # What it computes
+//! With `F` the rows `[bottom; vector 0; …; vector T-1]` of a sample (`T + 1` rows of D), the output is
+//! `[bottom, F₁·F₀, F₂·F₀, F₂·F₁, F₃·F₀, …]`: the strict lower triangle of `F·Fᵀ` in row order. Backwards, with `G` the gradients
+//! of the products as a symmetric matrix of zero diagonal, `dF = G·F`, and the gradient of the copied bottom output is added to
+//! its row. With [`BackwardArgs::bottom_activation`] the bottom gradient is masked in the same pass.
+//!
+//! # Shapes
+//! bottom B × D, vectors B × (T·D), output B × [`output_width`]; f32, rows may be strided.
+//!
+//! # Sums
+//! A product is summed in sixteen lanes (lane l takes elements l, l + 16, …, fused), then lanes l and l + 8, l and l + 4, l and
+//! l + 2, l and l + 1. A gradient is one fused chain over the rows of `F` in order; the bottom's starts from the gradient of
+//! the copy. So results depend on the sample alone: not on threads, place in the batch or instruction set.
+//!
+//! # Work
+//! On the CPU it blocks until done and allocates nothing. Errors: none; wrong shapes panic.
+//!
+//! # Source
+//! Naumov et al., "Deep Learning Recommendation Model", 2019, §2.1.3; `interact_features` of facebookresearch/dlrm.
+
+mod cpu;
+#[cfg(test)]
+mod tests;
+mod vector;
+
+use crate::linear::Activation;
+use headlong_device::{Device, Mat, Stream};
+
+/// Columns of the output: `dim + T(T + 1) / 2` for T vectors of `dim` elements.
+pub const fn output_width(num_vectors: usize, dim: usize) -> usize {
+    dim + num_vectors * (num_vectors + 1) / 2
+}
+
+/// Arguments of [`forward`].
+#[derive(Debug)]
+pub struct ForwardArgs<'a> {
+    /// Output of the bottom MLP, B × D.
+    pub bottom: &'a Mat,
+    /// Pooled vectors, table after table, B × (T·D).
+    pub vectors: &'a Mat,
+    /// Input of the top MLP, B × [`output_width`].
+    pub out: &'a Mat,
+}
+
+/// The bottom output and the products of all pairs.
+pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
+    shapes(args.bottom, args.vectors, args.out);
+    match stream.device() {
+        Device::Cpu => cpu::forward(stream, args),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}
+
+/// Arguments of [`backward`].
+#[derive(Debug)]
+pub struct BackwardArgs<'a> {
+    /// Output of the bottom MLP, B × D.
+    pub bottom: &'a Mat,
+    /// Pooled vectors, B × (T·D).
+    pub vectors: &'a Mat,
+    /// Gradient of the output, B × [`output_width`].
+    pub d_out: &'a Mat,
+    /// Gradient of the bottom output, B × D; overwritten.
+    pub d_bottom: &'a Mat,
+    /// Gradient of the vectors, B × (T·D); overwritten.
+    pub d_vectors: &'a Mat,
+    /// Activation that made the bottom output: with ReLU, `d_bottom` is the gradient before it.
+    pub bottom_activation: Activation,
+}
+
+/// The gradients of the bottom output and of the vectors.
+pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
+    shapes(args.bottom, args.vectors, args.d_out);
+    shapes(args.d_bottom, args.d_vectors, args.d_out);
+    match stream.device() {
+        Device::Cpu => cpu::backward(stream, args),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}
+
+fn shapes(bottom: &Mat, vectors: &Mat, out: &Mat) {
+    let (samples, dim) = (bottom.rows(), bottom.cols());
+    assert!(dim > 0 && vectors.cols().is_multiple_of(dim), "slot `{}`: vectors of {dim}", vectors.name());
+    assert_eq!(vectors.rows(), samples, "slot `{}`: rows", vectors.name());
+    let width = output_width(vectors.cols() / dim, dim);
+    assert_eq!((out.rows(), out.cols()), (samples, width), "slot `{}`: rows × columns", out.name());
+}

@@ -1,0 +1,149 @@
+use super::*;
+use crate::oracle;
+use crate::testing::{frozen, values, wide};
+use headlong_device::testing::{small_integers, uniform};
+use headlong_device::vector::{Isa, force_isa};
+
+struct Case {
+    samples: usize,
+    vectors: usize,
+    dim: usize,
+}
+
+/// Shapes of the golden run, the fixture, Criteo at 16, 64 and 128, odd ones, and more vectors than fit any register file.
+const CASES: [Case; 9] = [
+    Case { samples: 2, vectors: 3, dim: 2 },
+    Case { samples: 5, vectors: 4, dim: 8 },
+    Case { samples: 37, vectors: 26, dim: 16 },
+    Case { samples: 3, vectors: 26, dim: 64 },
+    Case { samples: 3, vectors: 26, dim: 128 },
+    Case { samples: 3, vectors: 1, dim: 37 },
+    Case { samples: 2, vectors: 12, dim: 50 },
+    Case { samples: 2, vectors: 70, dim: 20 },
+    Case { samples: 2, vectors: 0, dim: 5 },
+];
+
+struct Results {
+    out: Vec<f32>,
+    d_bottom: Vec<f32>,
+    d_vectors: Vec<f32>,
+}
+
+struct Inputs {
+    bottom: Vec<f32>,
+    vectors: Vec<f32>,
+    d_out: Vec<f32>,
+}
+
+impl Case {
+    fn inputs(&self, make: fn(u64, usize) -> Vec<f32>) -> Inputs {
+        Inputs {
+            bottom: make(1, self.samples * self.dim),
+            vectors: make(2, self.samples * self.vectors * self.dim),
+            d_out: make(3, self.samples * output_width(self.vectors, self.dim)),
+        }
+    }
+
+    fn run(&self, threads: usize, data: &Inputs, bottom_activation: Activation) -> Results {
+        let &Case { samples, vectors: count, dim } = self;
+        let (stream, width) = (Stream::cpu(threads), output_width(count, dim));
+        let bottom = wide("bottom", samples, dim, &data.bottom);
+        let vectors = frozen("vectors", samples, count * dim, &data.vectors);
+        let out = wide("out", samples, width, &[]);
+        forward(&stream, &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
+        let d_out = frozen("d_out", samples, width, &data.d_out);
+        let (d_bottom, d_vectors) =
+            (frozen("d_bottom", samples, dim, &[]), wide("d_vectors", samples, count * dim, &[]));
+        backward(
+            &stream,
+            &BackwardArgs {
+                bottom: &bottom,
+                vectors: &vectors,
+                d_out: &d_out,
+                d_bottom: &d_bottom,
+                d_vectors: &d_vectors,
+                bottom_activation,
+            },
+        );
+        Results { out: values(&out), d_bottom: values(&d_bottom), d_vectors: values(&d_vectors) }
+    }
+
+    /// The rows `[bottom; vectors]` of a sample, in f64.
+    fn features(&self, data: &Inputs, sample: usize) -> Vec<f64> {
+        let bottom = &data.bottom[sample * self.dim..][..self.dim];
+        let width = self.vectors * self.dim;
+        let vectors = &data.vectors[sample * width..][..width];
+        bottom.iter().chain(vectors).map(|&x| f64::from(x)).collect()
+    }
+}
+
+fn check(case: &Case, data: &Inputs, got: &Results, exact: bool) {
+    let width = output_width(case.vectors, case.dim);
+    for sample in 0..case.samples {
+        let features = case.features(data, sample);
+        for (i, sum) in oracle::dot(&features, case.dim).iter().enumerate() {
+            let got = got.out[sample * width + i];
+            let fits = if exact { f64::from(got) == sum.value } else { sum.admits(got, case.dim + 4) };
+            assert!(fits, "sample {sample}, output {i}: got {got}, expected {sum:?}");
+        }
+        let d_out: Vec<f64> = data.d_out[sample * width..][..width].iter().map(|&x| f64::from(x)).collect();
+        let d_features = oracle::dot_backward(&features, case.dim, &d_out);
+        let d_bottom = &got.d_bottom[sample * case.dim..][..case.dim];
+        let d_vectors = &got.d_vectors[sample * case.vectors * case.dim..][..case.vectors * case.dim];
+        for (i, (got, sum)) in d_bottom.iter().chain(d_vectors).zip(&d_features).enumerate() {
+            let fits = if exact { f64::from(*got) == sum.value } else { sum.admits(*got, case.vectors + 1) };
+            assert!(fits, "sample {sample}, gradient {i}: got {got}, expected {sum:?}");
+        }
+    }
+}
+
+#[test]
+fn agrees_with_the_oracle() {
+    for case in &CASES {
+        let data = case.inputs(uniform);
+        check(case, &data, &case.run(2, &data, Activation::None), false);
+        let data = case.inputs(small_integers);
+        check(case, &data, &case.run(1, &data, Activation::None), true);
+    }
+}
+
+#[test]
+fn threads_and_instruction_sets_change_no_bit() {
+    for case in &CASES {
+        let data = case.inputs(uniform);
+        force_isa(Isa::Portable);
+        let plain = case.run(1, &data, Activation::Relu);
+        for isa in [Isa::Avx2, Isa::Avx512] {
+            if force_isa(isa) != isa {
+                println!("skipped, because this processor has no {}", isa.name());
+                continue;
+            }
+            let got = case.run(3, &data, Activation::Relu);
+            assert_eq!(plain.out, got.out, "{} at dim {}", isa.name(), case.dim);
+            assert_eq!(plain.d_bottom, got.d_bottom, "{} at dim {}", isa.name(), case.dim);
+            assert_eq!(plain.d_vectors, got.d_vectors, "{} at dim {}", isa.name(), case.dim);
+        }
+    }
+    force_isa(Isa::Avx512);
+}
+
+#[test]
+fn the_bottom_gradient_is_masked_by_its_relu() {
+    let case = &CASES[2];
+    let data = case.inputs(uniform);
+    let (plain, masked) = (case.run(1, &data, Activation::None), case.run(1, &data, Activation::Relu));
+    for (i, output) in data.bottom.iter().enumerate() {
+        assert_eq!(masked.d_bottom[i], if *output > 0.0 { plain.d_bottom[i] } else { 0.0 });
+    }
+    assert_eq!(plain.d_vectors, masked.d_vectors);
+}
+
+/// The order of facebookresearch/dlrm: (1,0), (2,0), (2,1), (3,0), ….
+#[test]
+fn order_of_the_original() {
+    let bottom = frozen("bottom", 1, 1, &[2.0]);
+    let vectors = frozen("vectors", 1, 3, &[3.0, 5.0, 7.0]);
+    let out = frozen("out", 1, 7, &[]);
+    forward(&Stream::cpu(1), &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
+    assert_eq!(values(&out), [2.0, 6.0, 10.0, 15.0, 14.0, 21.0, 35.0]);
+}

@@ -1,0 +1,4 @@
+//! How the bottom MLP's output meets the pooled embedding vectors.
+
+pub mod cat;
+pub mod dot;

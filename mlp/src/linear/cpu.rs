@@ -1,0 +1,127 @@
+//! The CPU bodies: one product each, with everything elementwise in its epilogue.
+
+use super::{
+    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, Partials,
+};
+use crate::gemm::{self, Finish, Left, Product, Right};
+use crate::sum::{add_blocks, block};
+use crate::vector::for_each_row_tile;
+use headlong_device::pool::Pool;
+use headlong_device::{MatMut, MatRef, Stream, vectorized};
+
+pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
+    let (x, bias) = (args.x.read::<f32>(), args.b.read::<f32>());
+    let panels = args.w.forward_panels().read::<f32>();
+    let product = Product {
+        left: Left::Rows(x.view()),
+        right: Right::Panels(args.w.as_forward(panels.data())),
+        finish: Finish { bias: Some(bias.data()), relu: args.activation == Activation::Relu, mask: None },
+        accumulate: false,
+    };
+    gemm::run(stream.pool(), &product, args.y.write::<f32>().view());
+}
+
+pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
+    let d_z = args.d_z.read::<f32>();
+    let panels = args.w.backward_panels().read::<f32>();
+    let mask = args.mask.map(|mask| mask.read::<f32>());
+    let product = Product {
+        left: Left::Rows(d_z.view()),
+        right: Right::Panels(args.w.as_backward(panels.data())),
+        finish: Finish { bias: None, relu: false, mask: mask.as_ref().map(|mask| mask.view()) },
+        accumulate: false,
+    };
+    gemm::run(stream.pool(), &product, args.d_x.write::<f32>().view());
+}
+
+pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
+    let (x, d_z) = (args.x.read::<f32>(), args.d_z.read::<f32>());
+    let (mut d_w, mut d_b) = (args.d_w.write::<f32>(), args.d_b.write::<f32>());
+    let pool = stream.pool();
+    match args.partials {
+        None => {
+            let sums = (d_w.view(), d_b.view());
+            sum_block(pool, x.view(), d_z.view(), sums, args.accumulate);
+        }
+        Some(partials) => {
+            sum_all_blocks(pool, x.view(), d_z.view(), partials);
+            let count = partials.sum_blocks;
+            add_blocks(
+                pool,
+                &mut partials.weight.write::<f32>().view(),
+                count,
+                &mut d_w.view(),
+                args.accumulate,
+            );
+            add_blocks(
+                pool,
+                &mut partials.bias.write::<f32>().view(),
+                count,
+                &mut d_b.view(),
+                args.accumulate,
+            );
+        }
+    }
+}
+
+fn sum_all_blocks(pool: &Pool, x: MatRef<'_>, d_z: MatRef<'_>, partials: &Partials) {
+    let (mut weight, mut bias) = (partials.weight.write::<f32>(), partials.bias.write::<f32>());
+    let (mut weight, mut bias) = (weight.view(), bias.view());
+    for index in 0..partials.sum_blocks {
+        let samples = block(x.rows(), partials.sum_blocks, index);
+        let (first, count) = (samples.start, samples.len());
+        let outputs = d_z.cols();
+        let sums = (weight.rows_range_mut(index * outputs, outputs), bias.rows_range_mut(index, 1));
+        sum_block(pool, x.rows_range(first, count), d_z.rows_range(first, count), sums, false);
+    }
+}
+
+/// One block of samples, in sample order.
+fn sum_block(
+    pool: &Pool,
+    x: MatRef<'_>,
+    d_z: MatRef<'_>,
+    (d_w, mut d_b): (MatMut<'_>, MatMut<'_>),
+    accumulate: bool,
+) {
+    let product =
+        Product { left: Left::Columns(d_z), right: Right::Rows(x), finish: Finish::default(), accumulate };
+    gemm::run(pool, &product, d_w);
+    // A few cache lines of columns a task: rows are read a line at a time in any case.
+    pool.chunks_mut(d_b.row_mut(0), 128, |index, sums| {
+        if !accumulate {
+            sums.fill(0.0);
+        }
+        add_rows(sums, d_z, index * 128);
+    });
+}
+
+pub fn backward_activation(stream: &Stream, args: &BackwardActivationArgs<'_>) {
+    if args.activation == Activation::None {
+        return;
+    }
+    let y = args.y.read::<f32>();
+    for_each_row_tile(stream.pool(), args.d_y.write::<f32>().view(), 64, &|first, mut d_y| {
+        for row in 0..d_y.rows() {
+            mask(d_y.row_mut(row), y.row(first + row));
+        }
+    });
+}
+
+vectorized! {
+    /// Adds the columns `first ..` of all rows to `sums`, row after row.
+    fn add_rows(sums: &mut [f32], rows: MatRef<'_>, first: usize) {
+        for row in 0..rows.rows() {
+            let values = &rows.row(row)[first..first + sums.len()];
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum += value;
+            }
+        }
+    }
+
+    fn mask(gradient: &mut [f32], output: &[f32]) {
+        for (gradient, output) in gradient.iter_mut().zip(output) {
+            *gradient = if *output > 0.0 { *gradient } else { 0.0 };
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Dense layer: `Y = act(X·Wᵀ + b)`, and its gradients in three separate ops, so that the schedule can put each on a lane.
+//!
+//! # What it computes
+//! * [`forward`]: `Y = act(X·Wᵀ + b)`.
+//! * [`backward_data`]: `dX = dZ·W`, where `dZ` is the gradient before the activation. Given the layer's input as
+//!   [`BackwardDataArgs::mask`], it is masked by the ReLU of the layer below in the same pass: then `dX` is that layer's `dZ`.
+//! * [`backward_weights`]: `dW = dZᵀ·X` and `db = Σ dZ`, over samples in their order.
+//! * [`backward_activation`]: masks a gradient in place, for whoever could not fuse it.
+//!
+//! # Shapes
+//! `X` samples × in, `W` out × in (PyTorch's layout), `b` 1 × out, `Y` and `dZ` samples × out; f32, rows may be strided.
+//!
+//! # Sums
+//! Every element is one chain of fused multiply-adds in a fixed order ([`crate::gemm`]); `dW` and `db` are summed per block
+//! of samples in sample order, then over blocks in one binary tree ([`crate::sum`]).
+//!
+//! # Work
+//! On the CPU each op blocks until its tiles are done, and allocates nothing. Errors: none; wrong shapes panic.
+//!
+//! # Source
+//! Naumov et al., "Deep Learning Recommendation Model", 2019, §2; PyTorch `nn.Linear`.
+
+mod cpu;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+pub use weights::{Weights, WeightsPlan};
+
+use headlong_device::{Device, Mat, Stream};
+
+/// What a layer does to its sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing: logits.
+    None,
+    /// `max(0, z)`.
+    Relu,
+}
+
+/// Arguments of [`forward`].
+#[derive(Debug)]
+pub struct ForwardArgs<'a> {
+    /// Input, samples × in.
+    pub x: &'a Mat,
+    /// Weights; [`Weights::refresh`] has run since they last changed.
+    pub w: &'a Weights,
+    /// Bias, 1 × out.
+    pub b: &'a Mat,
+    /// Output, samples × out.
+    pub y: &'a Mat,
+    /// What follows the sums.
+    pub activation: Activation,
+}
+
+/// `Y = act(X·Wᵀ + b)`.
+pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
+    let (samples, inputs, outputs) = (args.x.rows(), args.w.inputs(), args.w.outputs());
+    shape("input", args.x, samples, inputs);
+    shape("bias", args.b, 1, outputs);
+    shape("output", args.y, samples, outputs);
+    match stream.device() {
+        Device::Cpu => cpu::forward(stream, args),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}
+
+/// Arguments of [`backward_data`].
+#[derive(Debug)]
+pub struct BackwardDataArgs<'a> {
+    /// Gradient before the activation, samples × out.
+    pub d_z: &'a Mat,
+    /// Weights; [`Weights::refresh`] has run since they last changed.
+    pub w: &'a Weights,
+    /// Gradient with respect to the input, samples × in; overwritten.
+    pub d_x: &'a Mat,
+    /// The input where a ReLU made it: the gradient becomes zero where it is not above zero.
+    pub mask: Option<&'a Mat>,
+}
+
+/// `dX = dZ·W`, masked by the ReLU below.
+pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
+    let (samples, inputs, outputs) = (args.d_z.rows(), args.w.inputs(), args.w.outputs());
+    shape("gradient of the output", args.d_z, samples, outputs);
+    shape("gradient of the input", args.d_x, samples, inputs);
+    if let Some(mask) = args.mask {
+        shape("mask", mask, samples, inputs);
+    }
+    match stream.device() {
+        Device::Cpu => cpu::backward_data(stream, args),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}
+
+/// Arguments of [`backward_weights`].
+#[derive(Debug)]
+pub struct BackwardWeightsArgs<'a> {
+    /// Input of the layer, samples × in.
+    pub x: &'a Mat,
+    /// Gradient before the activation, samples × out.
+    pub d_z: &'a Mat,
+    /// Gradient of the weights, out × in.
+    pub d_w: &'a Mat,
+    /// Gradient of the bias, 1 × out.
+    pub d_b: &'a Mat,
+    /// Sums of the blocks of samples; none for one block.
+    pub partials: Option<&'a Partials>,
+    /// Adds to what the gradients hold instead of overwriting them.
+    pub accumulate: bool,
+}
+
+/// Where blocks of samples keep their sums before the tree adds them up.
+#[derive(Debug, Clone)]
+pub struct Partials {
+    /// Number of blocks, at least 2.
+    pub sum_blocks: usize,
+    /// (blocks · out) × in.
+    pub weight: Mat,
+    /// blocks × out.
+    pub bias: Mat,
+}
+
+/// `dW = dZᵀ·X` and `db = Σ dZ`.
+pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
+    let (samples, inputs, outputs) = (args.x.rows(), args.x.cols(), args.d_z.cols());
+    shape("gradient of the output", args.d_z, samples, outputs);
+    shape("gradient of the weights", args.d_w, outputs, inputs);
+    shape("gradient of the bias", args.d_b, 1, outputs);
+    if let Some(partials) = args.partials {
+        shape("block sums of the weights", &partials.weight, partials.sum_blocks * outputs, inputs);
+        shape("block sums of the bias", &partials.bias, partials.sum_blocks, outputs);
+    }
+    match stream.device() {
+        Device::Cpu => cpu::backward_weights(stream, args),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}
+
+/// Arguments of [`backward_activation`].
+#[derive(Debug)]
+pub struct BackwardActivationArgs<'a> {
+    /// Output of the layer, after its activation.
+    pub y: &'a Mat,
+    /// Gradient with respect to `y`; becomes the gradient before the activation.
+    pub d_y: &'a Mat,
+    /// The activation.
+    pub activation: Activation,
+}
+
+/// `dZ = dY` where `Y > 0`, else 0, in place.
+pub fn backward_activation(stream: &Stream, args: &BackwardActivationArgs<'_>) {
+    shape("gradient of the output", args.d_y, args.y.rows(), args.y.cols());
+    match stream.device() {
+        Device::Cpu => cpu::backward_activation(stream, args),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}
+
+fn shape(what: &str, mat: &Mat, rows: usize, cols: usize) {
+    let got = (mat.rows(), mat.cols());
+    assert_eq!(got, (rows, cols), "{what}, slot `{}`: rows × columns", mat.name());
+}

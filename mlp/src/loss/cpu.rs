@@ -1,0 +1,63 @@
+//! The CPU body: a block of samples a task.
+
+use super::{Loss, LossArgs};
+use crate::sum::block;
+use crate::vector::for_each_row_tile;
+use headlong_device::pool::Pool;
+use headlong_device::{Mat, MatMut, MatRef, Stream};
+
+/// Samples whose losses and gradients one task computes.
+const TILE_ROWS: usize = 256;
+
+pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
+    let (logits, labels) = (args.logits.read::<f32>(), args.labels.read::<f32>());
+    let (mut gradient, mut sums) = (args.d_logits.write::<f32>(), args.sums.write::<f32>());
+    let (logits, labels, count) = (logits.view(), labels.view(), sums.view().rows());
+    gradients(stream.pool(), args, (logits, labels), gradient.view());
+    for_each_row(stream.pool(), sums.view(), &|index, row| {
+        let samples = block(logits.rows(), count, index);
+        let sum: f64 = samples.map(|s| loss(args.loss, logits.row(s)[0], labels.row(s)[0]).0).sum();
+        let rounded = sum as f32;
+        // Infinity less infinity would be NaN.
+        let rest = if rounded.is_finite() { (sum - f64::from(rounded)) as f32 } else { 0.0 };
+        row.copy_from_slice(&[rounded, rest]);
+    });
+}
+
+fn gradients(pool: &Pool, args: &LossArgs<'_>, (logits, labels): (MatRef<'_>, MatRef<'_>), out: MatMut<'_>) {
+    let scale = f64::from(args.scale);
+    for_each_row_tile(pool, out, TILE_ROWS, &|first, mut out| {
+        for row in 0..out.rows() {
+            let (_, gradient) = loss(args.loss, logits.row(first + row)[0], labels.row(first + row)[0]);
+            out.row_mut(row)[0] = (gradient * scale) as f32;
+        }
+    });
+}
+
+fn for_each_row(pool: &Pool, rows: MatMut<'_>, body: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+    for_each_row_tile(pool, rows, 1, &|index, mut row| body(index, row.row_mut(0)));
+}
+
+/// Loss of one sample and its derivative by the logit.
+fn loss(kind: Loss, logit: f32, label: f32) -> (f64, f64) {
+    let (z, y) = (f64::from(logit), f64::from(label));
+    // Of the two exponentials only the one that cannot overflow is taken.
+    let small = (-z.abs()).exp();
+    let p = if z >= 0.0 { 1.0 / (1.0 + small) } else { small / (1.0 + small) };
+    match kind {
+        // Note: written so that a NaN logit gives a NaN loss; `f64::max` would swallow it.
+        Loss::BceWithLogits => ((if z < 0.0 { 0.0 } else { z }) - z * y + small.ln_1p(), p - y),
+        Loss::MseOfSigmoid => ((p - y) * (p - y), 2.0 * (p - y) * p * (1.0 - p)),
+    }
+}
+
+pub fn probabilities(stream: &Stream, logits: &Mat, probabilities: &Mat) {
+    let logits = logits.read::<f32>();
+    for_each_row_tile(stream.pool(), probabilities.write::<f32>().view(), TILE_ROWS, &|first, mut out| {
+        for row in 0..out.rows() {
+            let z = f64::from(logits.row(first + row)[0]);
+            let small = (-z.abs()).exp();
+            out.row_mut(row)[0] = (if z >= 0.0 { 1.0 } else { small } / (1.0 + small)) as f32;
+        }
+    });
+}

@@ -1,0 +1,97 @@
+//! Loss and its gradient in one pass.
+//!
+//! # What it computes
+//! For logits `z`, labels `y` and `p = 1 / (1 + e^-z)`:
+//!
+//! | [`Loss`] | loss of a sample | gradient `d_logits / scale` |
+//! |---|---|---|
+//! | `BceWithLogits` | `max(z, 0) - z·y + ln(1 + e^-|z|)` | `p - y` |
+//! | `MseOfSigmoid` | `(p - y)²` | `2 (p - y) p (1 - p)` |
+//!
+//! `scale` is 1 / (global batch), or 1 / (batch · k) where k batches are accumulated into one step: then gradients are those
+//! of the mean.
+//!
+//! # Shapes
+//! Logits, labels and gradient samples × 1; [`LossArgs::sums`] blocks × 2; all f32. Arithmetic is f64 within a sample.
+//!
+//! # Sums
+//! The losses of a block are added in f64 in sample order and kept as two f32, the sum and what rounding it lost;
+//! [`total`] adds the blocks in the fixed tree of [`crate::sum`].
+//!
+//! # Work
+//! On the CPU it blocks until done and allocates nothing. Errors: none; wrong shapes panic. NaN passes through to the sums.
+//!
+//! # Source
+//! PyTorch `BCEWithLogitsLoss`, `MSELoss`; the stable form of the former is the well-known one.
+
+mod cpu;
+#[cfg(test)]
+mod tests;
+
+use crate::sum::tree;
+use headlong_device::{Device, Mat, Stream};
+
+/// What training minimises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// Binary cross-entropy, from logits.
+    BceWithLogits,
+    /// Squared error of the probability: the debug run of the original DLRM.
+    MseOfSigmoid,
+}
+
+/// Most blocks of samples that the loss is summed in.
+pub const MAX_SUM_BLOCKS: usize = 1024;
+
+/// Arguments of [`forward_backward`].
+#[derive(Debug)]
+pub struct LossArgs<'a> {
+    /// Which loss.
+    pub loss: Loss,
+    /// Logits, samples × 1.
+    pub logits: &'a Mat,
+    /// Labels, samples × 1, 0 or 1 (the squared error takes any number).
+    pub labels: &'a Mat,
+    /// Gradient with respect to the logits, samples × 1; overwritten.
+    pub d_logits: &'a Mat,
+    /// Sums of the losses per block of samples, blocks × 2; overwritten. Its rows say how many blocks.
+    pub sums: &'a Mat,
+    /// Factor of the gradient.
+    pub scale: f32,
+}
+
+/// Losses, summed per block, and the gradient of the logits.
+pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
+    let samples = args.logits.rows();
+    for (what, mat) in [("logits", args.logits), ("labels", args.labels), ("gradient", args.d_logits)] {
+        assert_eq!((mat.rows(), mat.cols()), (samples, 1), "{what}, slot `{}`: rows × columns", mat.name());
+    }
+    assert_eq!(args.sums.cols(), 2, "a block's sum is two numbers");
+    assert!((1..=MAX_SUM_BLOCKS).contains(&args.sums.rows()), "1 to {MAX_SUM_BLOCKS} blocks");
+    match stream.device() {
+        Device::Cpu => cpu::forward_backward(stream, args),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}
+
+/// The sum of the losses of all samples, from the block sums of [`forward_backward`]. Reads device memory: for the host's part.
+pub fn total(sums: &Mat) -> f64 {
+    let sums = sums.read::<f32>();
+    let count = sums.view().rows();
+    let mut blocks = [0.0_f64; MAX_SUM_BLOCKS];
+    for (index, block) in blocks.iter_mut().enumerate().take(count) {
+        let [sum, rest] = *sums.row(index) else { unreachable!("checked to be two columns") };
+        *block = f64::from(sum) + f64::from(rest);
+    }
+    tree(count, |into, from| blocks[into] += blocks[from]);
+    blocks[0]
+}
+
+/// `p = 1 / (1 + e^-z)` for predictions: logits and probabilities samples × 1, f32.
+pub fn probabilities(stream: &Stream, logits: &Mat, probabilities: &Mat) {
+    assert_eq!((logits.rows(), logits.cols()), (probabilities.rows(), 1), "one probability per logit");
+    match stream.device() {
+        Device::Cpu => cpu::probabilities(stream, logits, probabilities),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}

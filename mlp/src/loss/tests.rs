@@ -1,0 +1,92 @@
+use super::*;
+use crate::oracle;
+use crate::testing::{frozen, values};
+use headlong_device::testing::uniform;
+
+fn run(
+    kind: Loss,
+    logits: &[f32],
+    labels: &[f32],
+    blocks: usize,
+    scale: f32,
+    threads: usize,
+) -> (f64, Vec<f32>) {
+    let n = logits.len();
+    let (logits, labels) = (frozen("logits", n, 1, logits), frozen("labels", n, 1, labels));
+    let (d_logits, sums) = (frozen("d_logits", n, 1, &[]), frozen("sums", blocks, 2, &[]));
+    let args =
+        LossArgs { loss: kind, logits: &logits, labels: &labels, d_logits: &d_logits, sums: &sums, scale };
+    forward_backward(&Stream::cpu(threads), &args);
+    (total(&sums), values(&d_logits))
+}
+
+#[test]
+fn agrees_with_the_definitions() {
+    let logits: Vec<f32> = uniform(1, 600).iter().map(|x| 20.0 * x).collect();
+    let labels: Vec<f32> = uniform(2, 600).iter().map(|&x| if x > 0.0 { 1.0 } else { 0.0 }).collect();
+    for kind in [Loss::BceWithLogits, Loss::MseOfSigmoid] {
+        let (sum, gradient) = run(kind, &logits, &labels, 3, 0.25, 2);
+        let each: Vec<(f64, f64)> = logits
+            .iter()
+            .zip(&labels)
+            .map(|(&z, &y)| oracle::loss(kind, f64::from(z), f64::from(y)))
+            .collect();
+        let expected: f64 = each.iter().map(|(loss, _)| loss).sum();
+        // f64 throughout; the definition itself loses digits in 1 - p, at most e^20 units of f64.
+        assert!((sum - expected).abs() < 1e-6, "{kind:?}: got {sum}, expected {expected}");
+        for (got, (_, expected)) in gradient.iter().zip(&each) {
+            assert!((f64::from(*got) - 0.25 * expected).abs() <= oracle::UNIT * expected.abs() + 1e-9);
+        }
+    }
+}
+
+#[test]
+fn gradients_are_finite_differences_of_the_loss() {
+    let (labels, step) = ([1.0, 0.0, 0.3], 2.0_f32.powi(-8));
+    for kind in [Loss::BceWithLogits, Loss::MseOfSigmoid] {
+        for z in [-3.0_f32, -0.5, 0.0, 2.0] {
+            let (_, gradient) = run(kind, &[z; 3], &labels, 1, 1.0, 1);
+            for (label, gradient) in labels.iter().zip(gradient) {
+                let at = |z: f32| run(kind, &[z], &[*label], 1, 1.0, 1).0;
+                let slope = (at(z + step) - at(z - step)) / f64::from(2.0 * step);
+                // The third derivative of either loss is below 1, so the difference errs by less than step²/6.
+                assert!(
+                    (slope - f64::from(gradient)).abs() < 1e-5,
+                    "{kind:?} at {z}: {slope} and {gradient}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn large_logits_do_not_overflow() {
+    let (sum, gradient) = run(Loss::BceWithLogits, &[1e4, -1e4, 1e4, -1e4], &[1.0, 0.0, 0.0, 1.0], 1, 1.0, 1);
+    assert_eq!(sum, 2e4);
+    assert_eq!(gradient, [0.0, 0.0, 1.0, -1.0]);
+}
+
+#[test]
+fn nan_and_infinity_show_as_nan() {
+    assert!(run(Loss::BceWithLogits, &[0.0, f32::NAN], &[1.0, 0.0], 2, 1.0, 1).0.is_nan());
+    assert!(run(Loss::BceWithLogits, &[f32::INFINITY], &[0.0], 1, 1.0, 1).0.is_nan());
+}
+
+#[test]
+fn threads_change_no_bit_and_blocks_add_up_in_the_tree() {
+    let (logits, labels) = (uniform(5, 1001), vec![1.0; 1001]);
+    let one = run(Loss::BceWithLogits, &logits, &labels, 8, 1.0, 1);
+    assert_eq!(one, run(Loss::BceWithLogits, &logits, &labels, 8, 1.0, 3));
+    let whole = run(Loss::BceWithLogits, &logits, &labels, 1, 1.0, 1);
+    assert!((one.0 - whole.0).abs() < 1e-9 * whole.0);
+}
+
+#[test]
+fn probabilities_of_logits() {
+    let logits = [-200.0, -1.0, 0.0, 1.0, 200.0];
+    let out = frozen("probabilities", 5, 1, &[]);
+    probabilities(&Stream::cpu(1), &frozen("logits", 5, 1, &logits), &out);
+    for (got, z) in values(&out).iter().zip(logits) {
+        assert!((f64::from(*got) - oracle::sigmoid(f64::from(z))).abs() <= oracle::UNIT);
+    }
+}

@@ -1,0 +1,160 @@
+use super::*;
+use crate::loss::{self, Loss, LossArgs};
+use crate::oracle;
+use crate::testing::{frozen, values};
+use headlong_device::testing::uniform;
+
+const WIDTHS: [usize; 4] = [7, 40, 19, 1];
+const SAMPLES: usize = 33;
+
+struct Model {
+    arenas: Arenas,
+    stack: Mlp,
+    x: Mat,
+    y: Mat,
+    d_y: Mat,
+    d_x: Mat,
+    labels: Mat,
+    sums: Mat,
+}
+
+fn model(sum_blocks: usize) -> Model {
+    let mut plans = Plans::new();
+    let spec = MlpSpec { name: "top", widths: &WIDTHS, last: Activation::None, max_samples: 64, sum_blocks };
+    let plan = spec.add_to(&mut plans);
+    let arenas = plans.freeze().unwrap();
+    let stack = plan.build(&arenas);
+    stack.initialize(3);
+    let labels: Vec<f32> = uniform(8, SAMPLES).iter().map(|&x| if x > 0.2 { 1.0 } else { 0.0 }).collect();
+    Model {
+        arenas,
+        stack,
+        x: frozen("x", SAMPLES, WIDTHS[0], &uniform(4, SAMPLES * WIDTHS[0])),
+        y: frozen("y", 64, 1, &[]),
+        d_y: frozen("d_y", SAMPLES, 1, &[]),
+        d_x: frozen("d_x", SAMPLES, WIDTHS[0], &[]),
+        labels: frozen("labels", SAMPLES, 1, &labels),
+        sums: frozen("sums", sum_blocks, 2, &[]),
+    }
+}
+
+impl Model {
+    /// The loss of one step, gradients included.
+    fn step(&self, stream: &Stream, accumulate: bool) -> f64 {
+        let y = self.y.first_rows(SAMPLES);
+        self.stack.refresh(stream);
+        self.stack.forward(stream, &self.x, &y);
+        let (logits, labels, d_logits, sums) = (&y, &self.labels, &self.d_y, &self.sums);
+        let loss = Loss::BceWithLogits;
+        loss::forward_backward(stream, &LossArgs { loss, logits, labels, d_logits, sums, scale: 1.0 });
+        let args = MlpBackwardArgs { x: &self.x, d_z: &self.d_y, d_x: Some(&self.d_x), accumulate };
+        self.stack.backward(stream, &args);
+        loss::total(&self.sums)
+    }
+
+    /// The same loss in f64, from the layers' present weights.
+    fn oracle_loss(&self, x: &[f64]) -> f64 {
+        let mut input = x.to_vec();
+        for layer in self.stack.layers() {
+            let w: Vec<f64> = values_f64(&layer.weights().values);
+            let z = oracle::linear(&input, &w, &values_f64(layer.bias()), layer.weights().inputs());
+            input = z.iter().map(|sum| oracle::activate(layer.activation(), sum.value)).collect();
+        }
+        let labels = values_f64(&self.labels);
+        input.iter().zip(labels).map(|(&z, y)| oracle::loss(Loss::BceWithLogits, z, y).0).sum()
+    }
+}
+
+fn values_f64(mat: &Mat) -> Vec<f64> {
+    values(mat).iter().map(|&x| f64::from(x)).collect()
+}
+
+#[test]
+fn loss_and_gradients_agree_with_finite_differences_of_the_oracle() {
+    let model = model(1);
+    let loss = model.step(&Stream::cpu(2), false);
+    let x = values_f64(&model.x);
+    assert!((loss - model.oracle_loss(&x)).abs() < 1e-4);
+    let step = 2.0_f64.powi(-12);
+    let slope = |change: &dyn Fn(f64) -> f64| (change(step) - change(-step)) / (2.0 * step);
+    for layer in model.stack.layers() {
+        for (parameter, gradient) in
+            [(&layer.weights().values, layer.d_weight()), (layer.bias(), layer.d_bias())]
+        {
+            let gradient = values(gradient);
+            for index in [0, gradient.len() / 2, gradient.len() - 1] {
+                let change = |by: f64| {
+                    let mut guard = parameter.write::<f32>();
+                    let before = guard.data_mut()[index];
+                    guard.data_mut()[index] = (f64::from(before) + by) as f32;
+                    drop(guard);
+                    let loss = model.oracle_loss(&x);
+                    parameter.write::<f32>().data_mut()[index] = before;
+                    loss
+                };
+                // Rounding the moved weight to f32 turns a step of 2^-12 by up to 2^-13, a kink of a ReLU by more.
+                let expected = slope(&change);
+                let got = f64::from(gradient[index]);
+                assert!(
+                    (got - expected).abs() < 2e-3 * (1.0 + expected.abs()),
+                    "{} {index}: got {got}, expected {expected}",
+                    parameter.name()
+                );
+            }
+        }
+    }
+    let d_x = values(&model.d_x);
+    for index in [0, 100, d_x.len() - 1] {
+        let expected = slope(&|by| {
+            let mut x = x.clone();
+            x[index] += by;
+            model.oracle_loss(&x)
+        });
+        assert!((f64::from(d_x[index]) - expected).abs() < 1e-3 * (1.0 + expected.abs()));
+    }
+}
+
+fn gradients(model: &Model) -> Vec<f32> {
+    model.arenas.gradients.read_all::<f32>().to_vec()
+}
+
+#[test]
+fn threads_change_no_bit() {
+    for sum_blocks in [1, 4] {
+        let run = |threads| {
+            let model = model(sum_blocks);
+            let loss = model.step(&Stream::cpu(threads), false);
+            (loss, gradients(&model))
+        };
+        assert_eq!(run(1), run(2));
+        assert_eq!(run(1), run(5));
+    }
+}
+
+#[test]
+fn accumulating_adds() {
+    let model = model(1);
+    let stream = Stream::cpu(1);
+    model.step(&stream, false);
+    let once = gradients(&model);
+    model.step(&stream, true);
+    let twice = gradients(&model);
+    for (once, twice) in once.iter().zip(twice) {
+        assert!((twice - 2.0 * once).abs() <= 1e-4 * (1.0 + once.abs()));
+    }
+}
+
+#[test]
+fn parameters_are_named_and_initial_values_depend_on_name_and_seed() {
+    let stack = model(1).stack;
+    let names: Vec<&str> =
+        stack.layers().iter().flat_map(|l| [l.weights().name(), l.bias().name()]).collect();
+    let expected = ["top.0.weight", "top.0.bias", "top.1.weight", "top.1.bias", "top.2.weight", "top.2.bias"];
+    assert_eq!(names, expected);
+    let weight = |seed| {
+        stack.initialize(seed);
+        values(&stack.layers()[0].weights().values)
+    };
+    assert_eq!(weight(1), weight(1));
+    assert_ne!(weight(1), weight(2));
+}

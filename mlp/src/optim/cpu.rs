@@ -1,0 +1,70 @@
+//! The CPU body: chunks of the arena over the pool.
+
+use super::StepArgs;
+use crate::sum::tree;
+use crate::vector::for_each_chunk_of_three;
+use headlong_device::{Arena, Stream, vectorized};
+
+/// Elements a task updates: all that belongs to them fits the second-level cache.
+const CHUNK: usize = 1 << 14;
+
+/// Chunks that the norm is summed in, whatever the length.
+const NORM_CHUNKS: usize = 64;
+
+pub fn step(stream: &Stream, args: &StepArgs<'_>) {
+    let scale = args.clip.map_or(1.0, |clip| clip_factor(norm(stream, args.gradients), clip));
+    let mut gradients = args.gradients.write_all::<f32>();
+    if scale != 1.0 {
+        stream.pool().chunks_mut(&mut gradients, CHUNK, |_, chunk| scale_by(chunk, scale));
+    }
+    let mut weights = args.weights.write_all::<f32>();
+    let mut first = args.first.map(|arena| arena.write_all::<f32>());
+    let mut second = args.second.map(|arena| arena.write_all::<f32>());
+    let first = first.as_mut().map_or(&mut [][..], |state| &mut state[..]);
+    let second = second.as_mut().map_or(&mut [][..], |state| &mut state[..]);
+    let gradients = &gradients[..];
+    for_each_chunk_of_three(stream.pool(), [&mut weights[..], first, second], CHUNK, &|start, parts| {
+        let [weights, first, second] = parts;
+        let gradients = &gradients[start..start + weights.len()];
+        args.optimizer.apply(args.step, weights, first, second, gradients);
+    });
+}
+
+/// PyTorch's factor: at most 1, and a little less than `clip / norm`.
+fn clip_factor(norm: f64, clip: f32) -> f32 {
+    let factor = f64::from(clip) / (norm + 1e-6);
+    // Note: a NaN norm gives a NaN factor, so that a broken step shows instead of passing unclipped.
+    if factor >= 1.0 { 1.0 } else { factor as f32 }
+}
+
+pub fn norm(stream: &Stream, gradients: &Arena) -> f64 {
+    let gradients = gradients.read_all::<f32>();
+    let len = gradients.len().div_ceil(NORM_CHUNKS).next_multiple_of(16);
+    let mut sums = [0.0_f64; NORM_CHUNKS];
+    stream.pool().chunks_mut(&mut sums, 1, |index, sum| {
+        let (start, end) = (index * len, (index + 1) * len);
+        let chunk = &gradients[start.min(gradients.len())..end.min(gradients.len())];
+        sum[0] = sum_of_squares(chunk);
+    });
+    tree(NORM_CHUNKS, |into, from| sums[into] += sums[from]);
+    sums[0].sqrt()
+}
+
+vectorized! {
+    fn scale_by(values: &mut [f32], factor: f32) {
+        for value in values {
+            *value *= factor;
+        }
+    }
+
+    /// In eight lanes, so that every instruction set adds in the same order. Chunks are multiples of 16 long.
+    fn sum_of_squares(values: &[f32]) -> f64 {
+        let mut lanes = [0.0_f64; 8];
+        for chunk in values.chunks(8) {
+            for (lane, value) in lanes.iter_mut().zip(chunk) {
+                *lane += f64::from(*value) * f64::from(*value);
+            }
+        }
+        ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
+    }
+}

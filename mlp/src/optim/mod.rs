@@ -1,0 +1,99 @@
+//! One pass of the dense optimiser over the whole arena of parameters.
+//!
+//! # What it computes
+//! With `n = ‖g‖₂` over all gradients and [`StepArgs::clip`] = c, `g ← g · min(1, c / (n + 1e-6))`; then the formula of
+//! [`headlong_device::optimizer`] for every element. The gaps between slots hold zeros in gradients, so they may be passed over
+//! like the rest.
+//!
+//! # Shapes
+//! Weights, gradients and states are arenas made from the same plan, so that element i of one belongs to element i of the
+//! others. f32.
+//!
+//! # Sums
+//! The norm is summed in f64, in 64 chunks of eight lanes each and a fixed tree: neither threads nor instruction set change it.
+//!
+//! # Work
+//! On the CPU it blocks until done and allocates nothing. [`check`] refuses optimisers that have no dense form.
+//!
+//! # Source
+//! PyTorch `SGD`, `Adagrad`, `Adam`; `torch.nn.utils.clip_grad_norm_`.
+
+mod cpu;
+#[cfg(test)]
+mod tests;
+
+use crate::error::{MlpError, Result};
+use headlong_device::optimizer::{Optimizer, StateWidth, Step};
+use headlong_device::{Arena, ArenaPlan, Device, Stream};
+
+/// Arguments of [`step`].
+#[derive(Debug)]
+pub struct StepArgs<'a> {
+    /// Parameters; changed.
+    pub weights: &'a Arena,
+    /// Gradients of the same layout; scaled where they are clipped.
+    pub gradients: &'a Arena,
+    /// First state of the optimiser, where it has one.
+    pub first: Option<&'a Arena>,
+    /// Second state of the optimiser, where it has one.
+    pub second: Option<&'a Arena>,
+    /// The optimiser, as [`check`] passed it.
+    pub optimizer: &'a Optimizer,
+    /// Learning rate and number of the step.
+    pub step: &'a Step,
+    /// Largest norm of the gradients, where they are clipped.
+    pub clip: Option<f32>,
+}
+
+/// Applies one step to all dense parameters.
+pub fn step(stream: &Stream, args: &StepArgs<'_>) {
+    let states = [args.first, args.second];
+    let kept = match args.optimizer {
+        Optimizer::Sgd => 0,
+        Optimizer::Adagrad { .. } => 1,
+        _ => 2,
+    };
+    assert_eq!(states.iter().flatten().count(), kept, "states that {} keeps", args.optimizer.name());
+    for arena in states.iter().flatten().chain([&args.gradients]) {
+        assert_eq!(arena.bytes(), args.weights.bytes(), "arenas of one plan are equally long");
+    }
+    match stream.device() {
+        Device::Cpu => cpu::step(stream, args),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}
+
+/// `‖g‖₂` over a whole arena of gradients.
+pub fn norm(stream: &Stream, gradients: &Arena) -> f64 {
+    match stream.device() {
+        Device::Cpu => cpu::norm(stream, gradients),
+        device => unreachable!("no stream of {device} can be made in this build"),
+    }
+}
+
+/// Whether `optimizer` can train dense parameters.
+///
+/// # Errors
+/// [`MlpError::NotDense`] for those that keep a state per row or are defined for sparse rows alone.
+pub fn check(optimizer: &Optimizer) -> Result<()> {
+    let per_element = optimizer.states().iter().all(|state| state.width == StateWidth::PerElement);
+    match optimizer {
+        Optimizer::Sgd | Optimizer::Adagrad { .. } | Optimizer::Adam { .. } if per_element => Ok(()),
+        other => Err(MlpError::NotDense { optimizer: other.name() }),
+    }
+}
+
+/// Freezes the states of `optimizer` for parameters of `plan`, filled with what they hold before the first step.
+///
+/// # Errors
+/// [`MlpError::NotDense`], and [`MlpError::Device`] when the system refuses the memory.
+pub fn freeze_states(optimizer: &Optimizer, plan: &ArenaPlan) -> Result<Vec<Arena>> {
+    check(optimizer)?;
+    let states = optimizer.states();
+    let frozen = states.iter().map(|state| {
+        let arena = plan.clone().freeze()?;
+        arena.write_all::<f32>().fill(state.initial);
+        Ok(arena)
+    });
+    frozen.collect()
+}

@@ -1,0 +1,160 @@
+//! Every op, slow and obvious, in f64. This defines them; everything else is measured against it.
+//!
+//! Matrices are row-major lists, shapes are given by counts. Beside a sum stands, where a bound is wanted, the sum of the
+//! absolute values of its products: an f32 chain of n fused steps lies within `n·u / (1 - n·u)` times that of the true sum
+//! (u = 2⁻²⁴; Higham, "Accuracy and Stability of Numerical Algorithms", §3.1).
+
+use crate::linear::Activation;
+use crate::loss::Loss;
+use headlong_device::optimizer::{Optimizer, Step};
+
+/// Unit roundoff of f32.
+pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
+
+/// Relative bound of a sum of `count` products in f32, by the sum of the absolute values of the products.
+pub fn sum_bound(count: usize) -> f64 {
+    let n = count as f64 * UNIT;
+    n / (1.0 - n)
+}
+
+/// A sum and the sum of the absolute values of its terms.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sum {
+    /// The sum.
+    pub value: f64,
+    /// The sum of absolute values.
+    pub magnitude: f64,
+}
+
+impl Sum {
+    fn of(terms: impl Iterator<Item = f64>) -> Self {
+        terms
+            .fold(Self::default(), |sum, x| Self { value: sum.value + x, magnitude: sum.magnitude + x.abs() })
+    }
+
+    /// Whether `got`, an f32 sum of `count` rounded operations, can be this sum.
+    pub fn admits(&self, got: f32, count: usize) -> bool {
+        (f64::from(got) - self.value).abs() <= sum_bound(count) * self.magnitude
+    }
+}
+
+/// `Z = X·Wᵀ + b` before the activation: samples × out. `w` is out × in.
+pub fn linear(x: &[f64], w: &[f64], b: &[f64], inputs: usize) -> Vec<Sum> {
+    let outputs = b.len();
+    let element = |s: usize, o: usize| {
+        let products = (0..inputs).map(|i| x[s * inputs + i] * w[o * inputs + i]);
+        Sum::of(products.chain([b[o]]))
+    };
+    (0..x.len() / inputs)
+        .flat_map(|s| (0..outputs).map(move |o| (s, o)))
+        .map(|(s, o)| element(s, o))
+        .collect()
+}
+
+/// The activation of one number.
+pub fn activate(activation: Activation, z: f64) -> f64 {
+    match activation {
+        Activation::None => z,
+        Activation::Relu => z.max(0.0),
+    }
+}
+
+/// `dX = dZ·W`: samples × in.
+pub fn linear_backward_data(d_z: &[f64], w: &[f64], outputs: usize) -> Vec<Sum> {
+    let inputs = w.len() / outputs;
+    let element =
+        |s: usize, i: usize| Sum::of((0..outputs).map(|o| d_z[s * outputs + o] * w[o * inputs + i]));
+    (0..d_z.len() / outputs)
+        .flat_map(|s| (0..inputs).map(move |i| (s, i)))
+        .map(|(s, i)| element(s, i))
+        .collect()
+}
+
+/// `dW = dZᵀ·X`, out × in, and `db = Σ dZ`.
+pub fn linear_backward_weights(
+    x: &[f64],
+    d_z: &[f64],
+    inputs: usize,
+    outputs: usize,
+) -> (Vec<Sum>, Vec<Sum>) {
+    let samples = x.len() / inputs;
+    let weight = |o: usize, i: usize| Sum::of((0..samples).map(|s| d_z[s * outputs + o] * x[s * inputs + i]));
+    let d_w =
+        (0..outputs).flat_map(|o| (0..inputs).map(move |i| (o, i))).map(|(o, i)| weight(o, i)).collect();
+    let d_b = (0..outputs).map(|o| Sum::of((0..samples).map(|s| d_z[s * outputs + o]))).collect();
+    (d_w, d_b)
+}
+
+/// Dot interaction of one sample: `features` are its rows, the bottom output first, each of `dim`.
+pub fn dot(features: &[f64], dim: usize) -> Vec<Sum> {
+    let rows: Vec<&[f64]> = features.chunks(dim).collect();
+    let copy = rows[0].iter().map(|&x| Sum::of([x].into_iter()));
+    let pairs = (1..rows.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
+    let products = pairs.map(|(i, j)| Sum::of(rows[i].iter().zip(rows[j]).map(|(x, y)| x * y)));
+    copy.chain(products).collect()
+}
+
+/// Gradient of [`dot`] by all features of one sample, by the gradient of its output.
+pub fn dot_backward(features: &[f64], dim: usize, d_out: &[f64]) -> Vec<Sum> {
+    let count = features.len() / dim;
+    let factor = |i: usize, j: usize| d_out[dim + i.max(j) * (i.max(j) - 1) / 2 + i.min(j)];
+    let element = |i: usize, d: usize| {
+        let copy = if i == 0 { d_out[d] } else { 0.0 };
+        let others = (0..count).filter(|&j| j != i);
+        Sum::of([copy].into_iter().chain(others.map(|j| factor(i, j) * features[j * dim + d])))
+    };
+    (0..count).flat_map(|i| (0..dim).map(move |d| (i, d))).map(|(i, d)| element(i, d)).collect()
+}
+
+/// `1 / (1 + e^-z)`.
+pub fn sigmoid(z: f64) -> f64 {
+    1.0 / (1.0 + (-z).exp())
+}
+
+/// Loss of one sample and its derivative by the logit, straight from the definitions; for |z| below 30 or so.
+pub fn loss(kind: Loss, z: f64, y: f64) -> (f64, f64) {
+    let p = sigmoid(z);
+    match kind {
+        Loss::BceWithLogits => (-(y * p.ln() + (1.0 - y) * (1.0 - p).ln()), p - y),
+        Loss::MseOfSigmoid => ((p - y).powi(2), 2.0 * (p - y) * p * (1.0 - p)),
+    }
+}
+
+/// Weights and states of an optimiser, in f64.
+#[derive(Debug, Clone, Default)]
+pub struct OptimizerOracle {
+    /// Parameters.
+    pub weights: Vec<f64>,
+    /// First state.
+    pub first: Vec<f64>,
+    /// Second state.
+    pub second: Vec<f64>,
+}
+
+impl OptimizerOracle {
+    /// One step of SGD, Adagrad or Adam with gradients clipped to `clip`; the other optimisers have no dense form.
+    pub fn step(&mut self, optimizer: &Optimizer, step: &Step, gradient: &[f64], clip: Option<f64>) {
+        let norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
+        let scale = clip.map_or(1.0, |clip| (clip / (norm + 1e-6)).min(1.0));
+        let lr = f64::from(step.learning_rate);
+        let t = step.number as i32;
+        for (i, gradient) in gradient.iter().enumerate() {
+            let g = gradient * scale;
+            self.weights[i] -= match *optimizer {
+                Optimizer::Adagrad { epsilon, .. } => {
+                    self.first[i] += g * g;
+                    lr * g / (self.first[i].sqrt() + f64::from(epsilon))
+                }
+                Optimizer::Adam { beta1, beta2, epsilon } => {
+                    let (beta1, beta2) = (f64::from(beta1), f64::from(beta2));
+                    self.first[i] = beta1 * self.first[i] + (1.0 - beta1) * g;
+                    self.second[i] = beta2 * self.second[i] + (1.0 - beta2) * g * g;
+                    let (m, v) =
+                        (self.first[i] / (1.0 - beta1.powi(t)), self.second[i] / (1.0 - beta2.powi(t)));
+                    lr * m / (v.sqrt() + f64::from(epsilon))
+                }
+                _ => lr * g,
+            };
+        }
+    }
+}

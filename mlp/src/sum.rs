@@ -1,0 +1,115 @@
+//! The fixed shape of sums over samples: blocks in sample order, then one binary tree over blocks.
+//!
+//! ```text
+//! blocks  0   1   2   3   4          a block's sum does not depend on who computed it,
+//!          \ /     \ /    |          the tree's shape on the number of blocks alone
+//!           0       2     4
+//!            \     /      |
+//!               0         4
+//!                \       /
+//!                    0
+//! ```
+
+use crate::vector::for_each_row_tile_of_two;
+use headlong_device::pool::Pool;
+use headlong_device::{MatMut, vectorized};
+use std::ops::Range;
+
+/// The samples of block `index` when `num_samples` are cut into `sum_blocks`: equal blocks, the last ones shorter or empty.
+pub fn block(num_samples: usize, sum_blocks: usize, index: usize) -> Range<usize> {
+    let len = num_samples.div_ceil(sum_blocks);
+    (index * len).min(num_samples)..((index + 1) * len).min(num_samples)
+}
+
+/// Calls `add(into, from)` for each pair of the tree over `count` blocks; block 0 ends up with the sum.
+pub fn tree(count: usize, mut add: impl FnMut(usize, usize)) {
+    let mut distance = 1;
+    while distance < count {
+        for into in (0..count - distance).step_by(2 * distance) {
+            add(into, into + distance);
+        }
+        distance *= 2;
+    }
+}
+
+/// Adds up `count` blocks of equally many rows that lie one under the other in `blocks`, whose values it uses up, into
+/// `total`.
+pub fn add_blocks(
+    pool: &Pool,
+    blocks: &mut MatMut<'_>,
+    count: usize,
+    total: &mut MatMut<'_>,
+    accumulate: bool,
+) {
+    let (rows, cols, stride) = (total.rows(), blocks.cols(), blocks.stride());
+    assert_eq!((blocks.rows(), cols), (count * rows, total.cols()), "{count} blocks");
+    tree(count, |into, from| {
+        let (head, tail) = blocks.data_mut().split_at_mut(from * rows * stride);
+        let into = MatMut::with_stride(&mut head[into * rows * stride..], rows, cols, stride);
+        add_matrix(pool, into, MatMut::with_stride(tail, rows, cols, stride), true);
+    });
+    add_matrix(pool, total.reborrow(), blocks.rows_range_mut(0, rows), accumulate);
+}
+
+fn add_matrix(pool: &Pool, into: MatMut<'_>, from: MatMut<'_>, accumulate: bool) {
+    for_each_row_tile_of_two(pool, (into, from), 16, &|_, mut into, from| {
+        for row in 0..into.rows() {
+            match accumulate {
+                true => add(into.row_mut(row), from.row(row)),
+                false => into.row_mut(row).copy_from_slice(from.row(row)),
+            }
+        }
+    });
+}
+
+vectorized! {
+    fn add(into: &mut [f32], from: &[f32]) {
+        for (into, from) in into.iter_mut().zip(from) {
+            *into += from;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_cover_the_samples_in_order() {
+        for (samples, blocks) in [(8, 4), (10, 4), (3, 8), (0, 2), (7, 1)] {
+            let all: Vec<usize> = (0..blocks).flat_map(|index| block(samples, blocks, index)).collect();
+            assert_eq!(all, (0..samples).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn the_tree_of_the_drawing() {
+        let mut pairs = Vec::new();
+        tree(5, |into, from| pairs.push((into, from)));
+        assert_eq!(pairs, [(0, 1), (2, 3), (0, 2), (0, 4)]);
+    }
+
+    #[test]
+    fn blocks_add_up_as_the_tree_says() {
+        let count = 5;
+        let values: Vec<f32> = (0..count * 6).map(|i| (i as f32).sin()).collect();
+        let (mut blocks, mut total) = (values.clone(), vec![1.0; 6]);
+        let pool = Pool::new(2);
+        for accumulate in [false, true] {
+            blocks.copy_from_slice(&values);
+            total.fill(1.0);
+            add_blocks(
+                &pool,
+                &mut MatMut::new(&mut blocks, count * 2, 3),
+                count,
+                &mut MatMut::new(&mut total, 2, 3),
+                accumulate,
+            );
+            for i in 0..6 {
+                let at = |block: usize| values[block * 6 + i];
+                let sum = ((at(0) + at(1)) + (at(2) + at(3))) + at(4);
+                assert_eq!(total[i], if accumulate { 1.0 + sum } else { sum });
+            }
+        }
+    }
+}

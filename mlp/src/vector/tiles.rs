@@ -1,0 +1,159 @@
+//! Tiles of matrices, handed to the tasks of a pool so that no two tasks hold the same element.
+
+use headlong_device::MatMut;
+use headlong_device::pool::{Pool, SharedMut};
+use std::marker::PhantomData;
+
+/// A rectangle of a matrix that one task owns for the time of its call.
+#[derive(Debug)]
+pub struct Tile<'a> {
+    start: *mut f32,
+    /// First row of the tile in the matrix.
+    pub first_row: usize,
+    /// First column of the tile in the matrix.
+    pub first_col: usize,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    owner: PhantomData<&'a mut [f32]>,
+}
+
+impl Tile<'_> {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Elements from one row's start to the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Pointer to the first element; rows start [`Self::stride`] elements apart.
+    pub fn as_mut_ptr(&mut self) -> *mut f32 {
+        self.start
+    }
+}
+
+/// Cuts `matrix` into tiles of `tile_rows × tile_cols` (those at the edges may be smaller) and calls `body` for each.
+///
+/// Tiles of one band of rows follow each other, so that a thread that takes neighbours finds its rows still near.
+pub fn for_each_tile(
+    pool: &Pool,
+    mut matrix: MatMut<'_>,
+    tile_rows: usize,
+    tile_cols: usize,
+    body: &(dyn Fn(Tile<'_>) + Sync),
+) {
+    assert!(tile_rows > 0 && tile_cols > 0, "tiles hold at least one element");
+    let (rows, cols, stride) = (matrix.rows(), matrix.cols(), matrix.stride());
+    let across = cols.div_ceil(tile_cols);
+    let base = SharedMut::new(matrix.data_mut());
+    pool.run(rows.div_ceil(tile_rows) * across, &|task| {
+        let (first_row, first_col) = (task / across * tile_rows, task % across * tile_cols);
+        // SAFETY: the tile's first row and column are inside the matrix, so the offset is inside its data.
+        let start = unsafe { base.at(first_row * stride + first_col) };
+        body(Tile {
+            start,
+            first_row,
+            first_col,
+            rows: tile_rows.min(rows - first_row),
+            cols: tile_cols.min(cols - first_col),
+            stride,
+            owner: PhantomData,
+        });
+    });
+}
+
+/// Cuts `matrix` into bands of `tile_rows` rows and calls `body(first_row, band)` for each.
+pub fn for_each_row_tile(
+    pool: &Pool,
+    mut matrix: MatMut<'_>,
+    tile_rows: usize,
+    body: &(dyn Fn(usize, MatMut<'_>) + Sync),
+) {
+    assert!(tile_rows > 0, "bands hold at least one row");
+    let rows = matrix.rows();
+    let bands = Bands::new(&mut matrix);
+    pool.run(rows.div_ceil(tile_rows), &|task| {
+        let first_row = task * tile_rows;
+        // SAFETY: each task is handed out once, and bands of different tasks share no row.
+        body(first_row, unsafe { bands.rows(first_row, tile_rows.min(rows - first_row)) });
+    });
+}
+
+/// As [`for_each_row_tile`], for two matrices of equally many rows that are cut alike.
+pub fn for_each_row_tile_of_two(
+    pool: &Pool,
+    (mut first, mut second): (MatMut<'_>, MatMut<'_>),
+    tile_rows: usize,
+    body: &(dyn Fn(usize, MatMut<'_>, MatMut<'_>) + Sync),
+) {
+    assert!(tile_rows > 0, "bands hold at least one row");
+    assert_eq!(first.rows(), second.rows(), "matrices that are cut alike have equally many rows");
+    let rows = first.rows();
+    let (first, second) = (Bands::new(&mut first), Bands::new(&mut second));
+    pool.run(rows.div_ceil(tile_rows), &|task| {
+        let first_row = task * tile_rows;
+        let count = tile_rows.min(rows - first_row);
+        // SAFETY: each task is handed out once, and bands of different tasks share no row.
+        let (a, b) = unsafe { (first.rows(first_row, count), second.rows(first_row, count)) };
+        body(first_row, a, b);
+    });
+}
+
+/// A matrix of which several threads hold different rows.
+struct Bands {
+    base: SharedMut<f32>,
+    cols: usize,
+    stride: usize,
+}
+
+impl Bands {
+    fn new(matrix: &mut MatMut<'_>) -> Self {
+        let (cols, stride) = (matrix.cols(), matrix.stride());
+        Self { base: SharedMut::new(matrix.data_mut()), cols, stride }
+    }
+
+    /// The rows `first .. first + count`, of which there is at least one.
+    ///
+    /// # Safety
+    /// The rows lie inside the matrix, it is still borrowed, and no other view of them is alive.
+    unsafe fn rows<'a>(&self, first: usize, count: usize) -> MatMut<'a> {
+        let len = (count - 1) * self.stride + self.cols;
+        // SAFETY: passed on to the caller.
+        let data = unsafe { self.base.slice(first * self.stride, len) };
+        MatMut::with_stride(data, count, self.cols, self.stride)
+    }
+}
+
+/// Cuts three lists alike into chunks of `chunk_len` and calls `body(first element, chunks)` for each.
+///
+/// The second and third may be empty, and then so are their chunks.
+pub fn for_each_chunk_of_three(
+    pool: &Pool,
+    lists: [&mut [f32]; 3],
+    chunk_len: usize,
+    body: &(dyn Fn(usize, [&mut [f32]; 3]) + Sync),
+) {
+    assert!(chunk_len > 0, "chunks hold at least one element");
+    let len = lists[0].len();
+    let lens = [len, lists[1].len(), lists[2].len()];
+    assert!(lens.iter().all(|&other| other == len || other == 0), "lists of {lens:?} elements");
+    let bases = lists.map(SharedMut::new);
+    pool.run(len.div_ceil(chunk_len), &|task| {
+        let first = task * chunk_len;
+        let count = chunk_len.min(len - first);
+        let parts = std::array::from_fn(|list| match lens[list] {
+            0 => &mut [][..],
+            // SAFETY: the range is inside the list, each task is handed out once, and their ranges are disjoint.
+            _ => unsafe { bases[list].slice(first, count) },
+        });
+        body(first, parts);
+    });
+}
