@@ -95,7 +95,7 @@ pub enum Loss {
 }
 
 /// The embedding tables.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TablesConfig {
     /// Rows of each table.
@@ -105,6 +105,19 @@ pub struct TablesConfig {
     pub max_rows: Option<u64>,
     /// How the vectors of one bag become one vector.
     pub pooling: Pooling,
+    /// Most ids of one bag, on average over a batch: memory is planned for `batch × this`. Criteo's bags hold one id.
+    pub max_ids_per_sample: usize,
+}
+
+impl Default for TablesConfig {
+    fn default() -> Self {
+        Self {
+            rows: TableRows::default(),
+            max_rows: None,
+            pooling: Pooling::default(),
+            max_ids_per_sample: 1,
+        }
+    }
 }
 
 /// Rows of each table: given one by one, by name, or found by the dictionary.
@@ -176,7 +189,7 @@ impl Default for DataConfig {
             num_dense: 13,
             num_sparse: 26,
             ids: Ids::Hash,
-            hash: "murmur3-fmix32".to_owned(),
+            hash: "murmur3-fmix64".to_owned(),
             min_count: 3,
             dictionary: None,
             dense_transform: DenseTransform::LnPlus1,
@@ -253,11 +266,15 @@ pub struct SyntheticConfig {
     pub valid_rows: u64,
     /// Decides every row; independent of `train.seed`.
     pub seed: u64,
+    /// The Kaggle data's numbers of distinct ids are multiplied by this, above 0 and up to 1; small columns keep theirs.
+    pub scale: f64,
+    /// Whether the files are compressed.
+    pub gzip: bool,
 }
 
 impl Default for SyntheticConfig {
     fn default() -> Self {
-        Self { enabled: false, train_rows: 400_000, valid_rows: 50_000, seed: 1 }
+        Self { enabled: false, train_rows: 400_000, valid_rows: 50_000, seed: 1, scale: 0.001, gzip: false }
     }
 }
 

@@ -220,6 +220,20 @@ impl Config {
             "synthetic.valid_rows",
             usize::try_from(self.synthetic.valid_rows).unwrap_or(usize::MAX),
         )?;
+        let scale = self.synthetic.scale;
+        if !(scale > 0.0 && scale <= 1.0) {
+            return Err(Error::config(
+                "synthetic.scale",
+                format!("expected above 0, up to 1, found {scale}"),
+            ));
+        }
+        let hash = headlong_reader::hashing::HashFunction::default().name();
+        if self.data.hash != hash {
+            return Err(Error::config(
+                "data.hash",
+                format!("expected \"{hash}\", found \"{}\"", self.data.hash),
+            ));
+        }
         at_least_one("data.min_count", self.data.min_count as usize)?;
         at_least_one("data.prefetch_batches", self.data.prefetch_batches)?;
         at_least_one("checkpoint.keep", self.checkpoint.keep)?;

@@ -1,0 +1,97 @@
+//! `headlong doctor`: what this machine has, what is missing, what follows from it and what to do about it.
+//!
+//! Nothing is loaded or started: libraries are looked for by name, facts come from `/proc` and `/sys`.
+
+mod checks;
+
+use crate::cli::JsonOutput;
+use crate::error::{Error, Result};
+use crate::output;
+use serde::Serialize;
+use std::path::Path;
+
+/// How a finding is to be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Status {
+    /// Nothing to do.
+    Ok,
+    /// It works, but slower or less safely than it could.
+    Warn,
+    /// It will not work.
+    Fail,
+}
+
+/// One line of the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub name: &'static str,
+    /// How it is to be taken.
+    pub status: Status,
+    /// What was found.
+    pub found: String,
+    /// What follows from it; empty where nothing does.
+    pub consequence: String,
+    /// What to do about it; empty where nothing is to be done.
+    pub fix: String,
+}
+
+impl Finding {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, status: Status::Ok, found: found.into(), consequence: String::new(), fix: String::new() }
+    }
+
+    fn warn(name: &'static str, found: impl Into<String>, consequence: &str, fix: &str) -> Self {
+        Self {
+            status: Status::Warn,
+            consequence: consequence.to_owned(),
+            fix: fix.to_owned(),
+            ..Self::ok(name, found)
+        }
+    }
+
+    fn fail(name: &'static str, found: impl Into<String>, consequence: &str, fix: &str) -> Self {
+        Self { status: Status::Fail, ..Self::warn(name, found, consequence, fix) }
+    }
+}
+
+/// Prints every finding.
+///
+/// # Errors
+/// [`Error::Failed`] where a finding says FAIL.
+pub fn run(json: &JsonOutput) -> Result<()> {
+    let findings = checks::all(Path::new("/"), Path::new("."));
+    let failures = findings.iter().filter(|finding| finding.status == Status::Fail).count();
+    let document = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "ok": failures == 0,
+        "checks": findings,
+    });
+    output::answer(json, &to_text(&findings), &document)?;
+    match failures {
+        0 => Ok(()),
+        n => Err(Error::Failed {
+            context: format!("{n} of {} checks failed", findings.len()),
+            source: "see FAIL above".into(),
+        }),
+    }
+}
+
+fn to_text(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let status = match finding.status {
+            Status::Ok => "OK  ",
+            Status::Warn => "WARN",
+            Status::Fail => "FAIL",
+        };
+        text.push_str(&format!("{status}  {:<12} {}\n", finding.name, finding.found));
+        for (label, line) in [("so", &finding.consequence), ("fix", &finding.fix)] {
+            if !line.is_empty() {
+                text.push_str(&format!("{:19}{label}: {line}\n", ""));
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,345 @@
+//! The command line as a user meets it: the built program, its answers, its exit codes.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn headlong(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_headlong")).args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Runs, expects exit code 2, an empty standard output, and every word in the message.
+fn refused(arguments: &[&str], words: &[&str]) {
+    let output = headlong(arguments);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+    assert_eq!(stdout(&output), "", "{arguments:?}");
+    for word in words {
+        assert!(message.contains(word), "{arguments:?}: \"{word}\" is not in: {message}");
+    }
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let output = headlong(arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+#[test]
+fn bare_headlong_prints_help() {
+    let text = succeeds(&[]);
+    for command in ["train", "eval", "predict", "plan", "data", "checkpoint", "bench", "config", "doctor"] {
+        assert!(text.contains(&format!("\n  {command} ")), "{command}: {text}");
+    }
+    assert!(text.contains("Exit codes:"));
+}
+
+#[test]
+fn every_promised_flag_is_in_the_help() {
+    let train = succeeds(&["train", "--help"]);
+    for flag in [
+        "--config",
+        "--preset",
+        "--set",
+        "--data",
+        "--valid",
+        "--output-dir",
+        "--device",
+        "--ranks",
+        "--threads",
+        "--seed",
+        "--learning-rate",
+        "--optimizer",
+        "--batch-size",
+        "--accumulate",
+        "--precision",
+        "--epochs",
+        "--steps",
+        "--target-auc",
+        "--eval-every",
+        "--eval-batch-size",
+        "--eval-ranks",
+        "--hybrid",
+        "--schedule",
+        "--transport",
+        "--checkpoint-dir",
+        "--save-every",
+        "--keep",
+        "--resume",
+        "--init-from",
+        "--cache-data",
+        "--on-bad-row",
+        "--log-json",
+        "--mllog",
+        "--trace",
+        "--time",
+        "--dry-run",
+    ] {
+        assert!(train.contains(&format!("{flag} ")) || train.contains(&format!("{flag}\n")), "{flag}");
+    }
+    for (command, flags) in [
+        (&["eval"][..], &["--checkpoint", "--data", "--json"][..]),
+        (&["predict"], &["--checkpoint", "--data", "--output"]),
+        (&["plan"], &["--batch-size", "--json", "--json-file"]),
+        (
+            &["bench", "iteration"],
+            &["--shape", "--batch-size", "--dtype", "--threads", "--seconds", "--row-cap"],
+        ),
+        (&["doctor"], &["--json"]),
+    ] {
+        let text = succeeds(&[command, &["--help"]].concat());
+        for flag in flags {
+            assert!(text.contains(flag), "{command:?} {flag}");
+        }
+    }
+}
+
+#[test]
+fn commands_that_are_not_in_this_build_say_so() {
+    for command in [
+        &["launch", "-n", "2", "--", "train"][..],
+        &["kernels", "build"],
+        &["kernels", "report"],
+        &["recipe"],
+        &["data", "convert"],
+        &["data", "multi-hot"],
+        &["bench", "all_reduce", "--ranks", "2", "-b", "8"],
+        &["bench", "tune"],
+    ] {
+        refused(command, &["not in this build", &format!("`headlong {}", command[0])]);
+    }
+}
+
+#[test]
+fn features_that_are_not_in_this_build_are_refused_by_name() {
+    for (arguments, words) in [
+        (&["--device", "cuda"][..], &["run.device", "cuda"][..]),
+        (&["--ranks", "2"], &["run.ranks = 2"]),
+        (&["--eval-ranks", "2"], &["run.eval_ranks"]),
+        (&["--precision", "bf16"], &["train.precision", "bf16"]),
+        (&["--precision", "tf32"], &["train.precision", "tf32"]),
+        (&["--schedule", "captured"], &["run.schedule", "captured"]),
+        (&["--schedule", "overlapped"], &["run.schedule", "overlapped"]),
+        (&["--transport", "nccl"], &["run.transport", "nccl"]),
+        (&["--transport", "tcp"], &["run.transport", "tcp"]),
+        (&["--hybrid", "rows=1000"], &["run.hybrid", "rows=1000"]),
+        (&["--cache-data", "device"], &["data.cache", "device"]),
+        (&["--mllog", "m.log"], &["--mllog m.log"]),
+    ] {
+        refused(&[&["train"], arguments].concat(), words);
+    }
+    for allowed in [
+        &["--device", "cpu"][..],
+        &["--device", "auto"],
+        &["--ranks", "1"],
+        &["--precision", "f32"],
+        &["--schedule", "serial"],
+        &["--transport", "local"],
+        &["--hybrid", "off"],
+        &["--hybrid", "auto"],
+        &["--cache-data", "off"],
+    ] {
+        succeeds(&[&["config", "check"], allowed].concat());
+    }
+}
+
+#[test]
+fn contradictory_flags_are_refused_naming_both() {
+    for (arguments, words) in [
+        (&["--epochs", "1", "--steps", "5"][..], &["--epochs", "--steps"][..]),
+        (&["--config", "a.toml", "--preset", "tiny"], &["--config", "--preset"]),
+        (&["--preset", "tiny", "--preset", "criteo-kaggle"], &["--preset", "multiple times"]),
+        (&["--resume", "--checkpoint-dir", "c", "--init-from", "d"], &["--resume", "--init-from"]),
+        (&["--resume"], &["--resume", "--checkpoint-dir"]),
+        (&["--save-every", "10"], &["--save-every", "--checkpoint-dir"]),
+        (&["--keep", "3"], &["--keep", "--checkpoint-dir"]),
+        (&["--valid", "v.txt"], &["--valid", "--data"]),
+        (&["--batch-size", "8", "--set", "train.batch_size=9"], &["--batch-size", "--set train.batch_size"]),
+        (&["--data", "a", "--target-auc", "0.8"], &["eval.target_auc", "data.valid"]),
+        (&["--set", "tables.rows=dictionary"], &["tables.rows", "data.ids"]),
+        (
+            &["--set", "train.decay_steps=5", "--set", "train.warmup_steps=9"],
+            &["train.decay_start_step", "train.warmup_steps"],
+        ),
+    ] {
+        refused(&[&["train"], arguments].concat(), words);
+    }
+}
+
+#[test]
+fn impossible_values_are_refused_naming_the_key() {
+    for (argument, word) in [
+        ("train.batch_size=0", "train.batch_size"),
+        ("train.learning_rate=-1.0", "train.learning_rate"),
+        ("train.learning_rate=nan", "train.learning_rate"),
+        ("train.epochs=0.0", "train.epochs"),
+        ("model.top=[64, 2]", "model.top"),
+        ("model.bottom=[64, 8]", "model.bottom"),
+        ("model.bottom=[]", "model.bottom"),
+        ("tables.rows=[1, 2, 3]", "expected 26 numbers"),
+        ("tables.rows=0", "tables.rows"),
+        ("tables.rows=\"criteo-kagle\"", "criteo-kaggle"),
+        ("tables.max_rows=0", "tables.max_rows"),
+        ("train.sum_blocks=100000", "train.sum_blocks"),
+        ("eval.target_auc=1.5", "eval.target_auc"),
+        ("run.threads=0", "run.threads"),
+        ("optimizer.dense.name=ftrl", "optimizer.dense.name"),
+        ("data.hash=md5", "data.hash"),
+    ] {
+        refused(&["config", "check", "--set", argument], &[word]);
+    }
+}
+
+#[test]
+fn unknown_keys_and_names_offer_the_nearest() {
+    refused(
+        &["train", "--set", "train.batch_sise=4"],
+        &["unknown key `train.batch_sise`", "did you mean `train.batch_size`?"],
+    );
+    refused(&["train", "--preset", "criteo-kagle"], &["did you mean \"criteo-kaggle\"?"]);
+    refused(&["train", "--optimizer", "adagard"], &["did you mean \"adagrad\"?"]);
+    refused(&["trian"], &["train"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.toml");
+    std::fs::write(&file, "[model]\ndim = 16\n\n[train]\nlerning_rate = 0.1\n").unwrap();
+    let place = format!("{}:5: unknown key `train.lerning_rate`", file.display());
+    refused(&["config", "check", "--config", file.to_str().unwrap()], &[&place, "`train.learning_rate`"]);
+    refused(&["train", "--config", "/nonexistent.toml"], &["--config", "/nonexistent.toml"]);
+}
+
+#[test]
+fn data_that_is_not_there_is_refused_before_anything_else() {
+    refused(&["train", "--data", "/nonexistent/day_0.gz"], &["data.train", "/nonexistent/day_0.gz"]);
+    refused(&["train", "--data", "/"], &["data.train", "directory"]);
+    refused(&["train", "--preset", "criteo-kaggle"], &["data.train", "--data", "--preset tiny"]);
+}
+
+#[test]
+fn what_config_show_prints_can_be_checked_and_shown_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shown.toml");
+    for preset in ["tiny", "criteo-hashed", "criteo-sample", "criteo-kaggle", "criteo-terabyte-dlrm"] {
+        let shown = succeeds(&[
+            "config",
+            "show",
+            "--preset",
+            preset,
+            "--batch-size",
+            "64",
+            "--optimizer",
+            "lazy_adam",
+            "--eval-every",
+            "0.25",
+            "--hybrid",
+            "off",
+            "--checkpoint-dir",
+            "a \"quoted\" folder",
+        ]);
+        std::fs::write(&file, &shown).unwrap();
+        let path = file.to_str().unwrap();
+        assert!(succeeds(&["config", "check", "--config", path]).contains("no faults"));
+        let again = succeeds(&["config", "show", "--config", path]);
+        let body = |text: &str| text.split_once("\n\n").unwrap().1.to_owned();
+        assert_eq!(body(&shown), body(&again), "{preset}");
+        assert!(shown.contains("batch_size = 64") && shown.contains("name = \"lazy_adam\""));
+    }
+}
+
+#[test]
+fn the_plan_names_what_would_fit() {
+    refused_after_output(
+        &["plan", "--preset", "criteo-kaggle", "--set", "tables.rows=1000000000000"],
+        &["tables.max_rows"],
+    );
+    let text = succeeds(&["plan", "--json", "--data-rows", "1000", "--set", "tables.rows=1000"]);
+    let plan: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(plan["tables"].as_array().unwrap().len(), 26);
+    assert_eq!(plan["tables"][0]["rows"], 1000);
+    assert!(plan["bytes_per_rank"].as_u64().unwrap() > 0);
+    assert!(plan["predicted_step_us"].as_f64().unwrap() > 0.0);
+    assert_eq!(plan["division"]["nearest_dividing_batch_size"], 500);
+    assert_eq!(text.lines().count(), 1);
+}
+
+fn refused_after_output(arguments: &[&str], words: &[&str]) {
+    let output = headlong(arguments);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(words.iter().all(|word| message.contains(word)), "{message}");
+}
+
+#[test]
+fn json_goes_to_a_file_beside_the_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plan.json");
+    let text = succeeds(&["plan", "--json-file", file.to_str().unwrap()]);
+    assert!(text.starts_with("plan of preset tiny"), "{text}");
+    let plan: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert!(plan["fits"].as_bool().unwrap());
+    let output = headlong(&["plan", "--json-file", "/nonexistent/plan.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/nonexistent/plan.json"));
+}
+
+#[test]
+fn the_doctor_answers_in_json() {
+    let output = headlong(&["doctor", "--json"]);
+    let answer: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(output.status.code(), Some(if answer["ok"] == true { 0 } else { 1 }));
+    assert!(answer["checks"].as_array().unwrap().iter().all(|check| check["status"].is_string()));
+}
+
+#[test]
+fn completions_for_every_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(succeeds(&["completions", shell]).contains("headlong"), "{shell}");
+    }
+}
+
+#[test]
+fn no_escape_codes_where_there_is_no_terminal() {
+    for arguments in [&["--help"][..], &["plan"], &["doctor"], &["train", "--set", "x=1"]] {
+        let output = headlong(arguments);
+        assert!(!output.stdout.contains(&0x1b) && !output.stderr.contains(&0x1b), "{arguments:?}");
+    }
+}
+
+#[test]
+fn every_preset_has_its_file() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../configs"));
+    let mut files = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let from_file = headlong::config::Config::from_file(&path).unwrap();
+        assert_eq!(from_file, headlong::preset::preset(&name).unwrap(), "{name}");
+        from_file.validate().unwrap();
+        files += 1;
+    }
+    assert_eq!(files, headlong::preset::PRESETS.len());
+}
+
+#[test]
+fn presets_say_what_was_published() {
+    let preset = |name: &str| headlong::preset::preset(name).unwrap();
+    let kaggle = preset("criteo-kaggle");
+    assert_eq!((kaggle.model.dim, &kaggle.model.bottom[..]), (16, &[512, 256, 64, 16][..]));
+    assert_eq!((&kaggle.model.top[..], kaggle.train.batch_size), (&[512, 256, 1][..], 128));
+    assert_eq!((kaggle.train.learning_rate, kaggle.optimizer.sparse.name.as_str()), (0.1, "sgd"));
+    let terabyte = preset("criteo-terabyte-dlrm");
+    assert_eq!((terabyte.model.dim, &terabyte.model.bottom[..]), (128, &[512, 256, 128][..]));
+    assert_eq!(terabyte.model.top, [1024, 1024, 512, 256, 1]);
+    assert_eq!((terabyte.tables.max_rows, terabyte.train.batch_size), (Some(40_000_000), 2048));
+    let sample = preset("criteo-sample");
+    assert_eq!((&sample.model.bottom[..], &sample.model.top[..]), (&[64, 32, 16][..], &[64, 32, 1][..]));
+    assert_eq!((sample.train.batch_size, sample.data.min_count, sample.train.epochs), (128, 3, 1.0));
+    assert_eq!((sample.train.learning_rate, sample.optimizer.dense.name.as_str()), (0.02, "adagrad"));
+}
