@@ -1,0 +1,195 @@
+//! `headlong checkpoint inspect`, `verify` and `export`.
+
+use crate::checkpoint::{self, Checkpoint, CheckpointError, Content, ModelFingerprint, TableLayout};
+use crate::cli::{CheckpointCommand, JsonOutput};
+use crate::error::{Error, Result};
+use crate::export::export;
+use crate::metrics::EvalMetrics;
+use crate::output;
+use crate::report::{bytes, count};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Runs `headlong checkpoint …`. A directory of checkpoints stands for the newest one in it.
+///
+/// # Errors
+/// No checkpoint there, a damaged one, or an output that cannot be written.
+pub fn run(command: &CheckpointCommand) -> Result<()> {
+    match command {
+        CheckpointCommand::Inspect { dir, json } => inspect(dir, json),
+        CheckpointCommand::Verify { dir, json } => verify(dir, json),
+        CheckpointCommand::Export { dir, output } => export_to(dir, output.as_deref()),
+    }
+}
+
+fn open(directory: &Path) -> Result<Checkpoint> {
+    checkpoint::open(directory).map_err(|error| match error {
+        // Nothing was wrong with a checkpoint: the wrong directory was named.
+        CheckpointError::NotACheckpoint { .. } => Error::Usage(error.to_string()),
+        error => Error::failed("the checkpoint cannot be used")(error),
+    })
+}
+
+fn inspect(directory: &Path, json: &JsonOutput) -> Result<()> {
+    let checkpoint = open(directory)?;
+    output::answer(json, &inspect_text(&checkpoint), &inspect_json(&checkpoint))
+}
+
+/// What `checkpoint inspect` prints.
+pub fn inspect_text(checkpoint: &Checkpoint) -> String {
+    let manifest = checkpoint.manifest();
+    let state = &manifest.state;
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{name:<12} {value}");
+    };
+    line("checkpoint", checkpoint.path().display().to_string());
+    line("size", format!("{} in {} files", bytes(checkpoint.bytes()), manifest.files.len() + 1));
+    line("written by", format!("headlong {}, format version {}", manifest.program, manifest.version));
+    let finished = state
+        .finished
+        .as_ref()
+        .map_or_else(|| "the run can go on".to_owned(), |reason| format!("the run is finished ({reason})"));
+    line("step", format!("{} ({} samples); {finished}", count(state.step), count(state.samples)));
+    line("evaluation", state.metrics.as_ref().map_or_else(|| "none".to_owned(), metrics_text));
+    line("model", model_text(&state.model));
+    line("optimisers", format!("dense {}; tables {}", state.optimizers.dense, state.optimizers.sparse));
+    let data = &state.data;
+    let dictionary = data.dictionary.as_ref().map_or_else(String::new, |sum| format!(", dictionary {sum}"));
+    line("data", format!("{}; ids: {}, {}{dictionary}", data.dense_transform, data.id_policy, data.hash));
+    line("position", state.reader.to_string());
+    line("seed", state.random.seed.to_string());
+    line("digest", manifest.weights_digest.clone());
+    text.push('\n');
+    text.push_str(&tables_text(&manifest.layout.tables));
+    text.push('\n');
+    text.push_str(&dense_text(checkpoint));
+    text.push('\n');
+    text.push_str(&files_text(checkpoint));
+    text
+}
+
+fn metrics_text(metrics: &EvalMetrics) -> String {
+    let number =
+        |value: Option<f64>| value.map_or_else(|| "undefined".to_owned(), |value| format!("{value:.6}"));
+    format!(
+        "AUC {}, log loss {}, normalised entropy {}, accuracy {:.4} (base rate {:.4}) on {} samples",
+        number(metrics.auc),
+        number(metrics.logloss),
+        number(metrics.ne),
+        metrics.accuracy,
+        metrics.base_rate,
+        count(metrics.eval_samples)
+    )
+}
+
+fn model_text(model: &ModelFingerprint) -> String {
+    let widths = |widths: &[u64]| widths.iter().map(u64::to_string).collect::<Vec<_>>().join("-");
+    format!(
+        "{}: {} dense features, bottom {}, interaction {}, top {}, {} tables",
+        model.family,
+        model.num_dense,
+        widths(&model.bottom),
+        model.interaction,
+        widths(&model.top),
+        model.tables.len()
+    )
+}
+
+fn tables_text(tables: &[TableLayout]) -> String {
+    let mut rows = vec![["table", "rows", "dim", "size", "optimiser states"].map(str::to_owned)];
+    for table in tables {
+        let width: u64 = table.dim + table.states.iter().map(|state| state.width).sum::<u64>();
+        let states = table.states.iter().map(|state| format!("{} [rows, {}]", state.name, state.width));
+        let states = states.collect::<Vec<_>>().join(", ");
+        rows.push([
+            table.name.clone(),
+            count(table.rows),
+            table.dim.to_string(),
+            bytes(table.rows * width * 4),
+            if states.is_empty() { "none".to_owned() } else { states },
+        ]);
+    }
+    columns(&rows)
+}
+
+fn dense_text(checkpoint: &Checkpoint) -> String {
+    let mut rows = vec![["parameter", "shape", "optimiser states"].map(str::to_owned)];
+    for parameter in &checkpoint.manifest().layout.dense {
+        let states = parameter.states.iter().map(|state| state.name.as_str()).collect::<Vec<_>>().join(", ");
+        let states = if states.is_empty() { "none".to_owned() } else { states };
+        rows.push([parameter.name.clone(), format!("{:?}", parameter.shape), states]);
+    }
+    columns(&rows)
+}
+
+fn files_text(checkpoint: &Checkpoint) -> String {
+    let mut rows = vec![["file", "size", "XXH3-128", "holds"].map(str::to_owned)];
+    for entry in &checkpoint.manifest().files {
+        let holds = match &entry.content {
+            Content::Dense => "dense parameters".to_owned(),
+            Content::Rows { ranges } => match ranges.as_slice() {
+                [range] => {
+                    format!("{} rows {}..{}", range.table, range.first_row, range.first_row + range.rows)
+                }
+                ranges => format!("rows of {} tables", ranges.len()),
+            },
+            Content::Blob => "state of the program".to_owned(),
+        };
+        rows.push([entry.file.clone(), bytes(entry.bytes), entry.xxh3_128.clone(), holds]);
+    }
+    columns(&rows)
+}
+
+/// Rows of text as columns of equal width, two blanks apart.
+fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            let _ = write!(line, "{cell:<width$}  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// What `checkpoint inspect --json` prints: the manifest, the path, and the size.
+pub fn inspect_json(checkpoint: &Checkpoint) -> Value {
+    // A manifest was read from JSON and becomes JSON again.
+    let manifest = serde_json::to_value(checkpoint.manifest()).unwrap_or(Value::Null);
+    json!({ "path": checkpoint.path(), "bytes": checkpoint.bytes(), "manifest": manifest })
+}
+
+fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
+    let checkpoint = open(directory)?;
+    checkpoint.verify().map_err(Error::failed("the checkpoint is damaged"))?;
+    let manifest = checkpoint.manifest();
+    let files = manifest.files.len() + 1;
+    let text = format!(
+        "{}: {files} files, {}, every checksum is right; weights digest {}",
+        checkpoint.path().display(),
+        bytes(checkpoint.bytes()),
+        manifest.weights_digest
+    );
+    let document = json!({
+        "path": checkpoint.path(),
+        "ok": true,
+        "files": files,
+        "bytes": checkpoint.bytes(),
+        "weights_digest": manifest.weights_digest,
+    });
+    output::answer(json, &text, &document)
+}
+
+fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
+    let checkpoint = open(directory)?;
+    let target: PathBuf = target.map_or_else(|| checkpoint.path().join("model.safetensors"), Path::to_owned);
+    let size = export(&checkpoint, &target)?;
+    output::print(&format!("{}: {}, parameters named as in the original DLRM", target.display(), bytes(size)))
+}
