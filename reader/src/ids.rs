@@ -60,12 +60,13 @@ pub trait RowLookup: Send + Sync + fmt::Debug {
     }
 }
 
-/// Maps the ids of all columns. Cloning gives an independent copy, frozen as long as nobody lets it learn.
+/// Maps the ids of all columns. Cloning gives an independent copy; see [`IdMapper::frozen`].
 #[derive(Clone, Debug)]
 pub struct IdMapper {
     policy: IdPolicy,
     rows: Vec<u64>,
     state: State,
+    frozen: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -96,7 +97,7 @@ impl IdMapper {
                 return Err(ReaderError::Invalid { message });
             }
         };
-        Ok(Self { policy, rows: rows.to_vec(), state })
+        Ok(Self { policy, rows: rows.to_vec(), state, frozen: false })
     }
 
     /// A mapper of policy [`IdPolicy::Dictionary`] that looks rows up in `lookup`.
@@ -109,7 +110,13 @@ impl IdMapper {
             let message = format!("dictionary: expected {expected} columns, found {found}");
             return Err(ReaderError::Invalid { message });
         }
-        Ok(Self { policy: IdPolicy::Dictionary, rows: rows.to_vec(), state: State::Lookup(lookup) })
+        let (policy, state) = (IdPolicy::Dictionary, State::Lookup(lookup));
+        Ok(Self { policy, rows: rows.to_vec(), state, frozen: false })
+    }
+
+    /// The same mapping, learning nothing any more: for evaluation and prediction.
+    pub fn frozen(self) -> Self {
+        Self { frozen: true, ..self }
     }
 
     /// Its policy.
@@ -166,7 +173,7 @@ impl IdMapper {
         }
     }
 
-    /// As [`IdMapper::map`], but an admission policy sees the samples; what it changes is noted in `log`.
+    /// As [`IdMapper::map`], but an admission policy that is not frozen sees the samples; what it changes is noted in `log`.
     ///
     /// # Panics
     /// As [`IdMapper::map`].
@@ -183,7 +190,7 @@ impl IdMapper {
             let ids = self.column_ids(block, samples.clone(), column);
             let rows = &mut bags.values[at..at + ids.len()];
             match &mut self.state {
-                State::Admitted(admission) => admission.learn_column(ids, rows, log),
+                State::Admitted(admission) if !self.frozen => admission.learn_column(ids, rows, log),
                 _ => self.map_column(ids, rows),
             }
         }
@@ -259,7 +266,8 @@ mod tests {
     fn admitted_ids_have_rows_and_a_copy_stays_frozen() {
         let mut mapper = IdMapper::new(IdPolicy::Admitted { min_count: 2 }, &[10, 4]).unwrap();
         assert_eq!(mapped(&mut mapper), [[0, 0, 0], [0, 0, 0]]);
-        let frozen = mapper.clone();
+        let mut frozen = mapper.clone().frozen();
+        assert_eq!(mapped(&mut frozen), [[0, 0, 0], [0, 0, 0]]);
         assert_eq!(mapped(&mut mapper), [[1, 2, 3], [1, 2, 3]]);
         let mut sparse = vec![Jagged::default(); 2];
         sparse.iter_mut().for_each(|bags| bags.set_one_hot(3));

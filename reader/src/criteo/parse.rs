@@ -2,11 +2,17 @@
 //!
 //! A line holds an optional label, integers (`i32`; empty = missing) and categories of up to eight hexadecimal
 //! digits (`u32`; empty = missing), separated by tabs and ended by `\n` or `\r\n`; the last line may lack its end.
-//! The vector body handles lines that are plainly good and hands everything else to [`line`], which defines the
-//! format; so both agree to the bit, also on rubbish.
+//! The fast bodies handle lines that are plainly good and hand everything else to [`line`], which defines the
+//! format; so all agree to the bit, also on rubbish.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "parse/no_avx512.rs"]
+mod avx512;
 pub mod fault;
 pub mod line;
+mod swar;
 
 pub use fault::{BadLine, Excerpt, Fault, FaultKind};
 
@@ -86,21 +92,53 @@ impl RawBlock {
     }
 }
 
+/// The bodies of the parser; all give the same result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// The definition, field by field.
+    Plain,
+    /// Eight digits at a time in a word; everywhere.
+    Portable,
+    /// Eight fields at a time in a vector; on processors with AVX-512 VBMI2.
+    Avx512,
+}
+
+impl Body {
+    /// Those that run on this processor, the fastest last.
+    pub fn available() -> Vec<Self> {
+        let mut bodies = vec![Body::Plain, Body::Portable];
+        bodies.extend(avx512::is_available().then_some(Body::Avx512));
+        bodies
+    }
+}
+
 /// Parses blocks of whole lines into [`RawBlock`]s.
 #[derive(Clone, Debug)]
 pub struct LineParser {
     schema: Schema,
     policy: BadRowPolicy,
+    body: Body,
+    separators: avx512::Separators,
 }
 
 impl LineParser {
-    /// A parser of lines of `schema`.
+    /// A parser of lines of `schema`, with the fastest body there is.
     ///
     /// # Panics
     /// If the schema is refused by [`Schema::check`].
     pub fn new(schema: Schema, policy: BadRowPolicy) -> Self {
+        let body = if avx512::is_available() { Body::Avx512 } else { Body::Portable };
+        Self::with_body(schema, policy, body)
+    }
+
+    /// A parser with a body of choice, for comparing them.
+    ///
+    /// # Panics
+    /// If the schema is refused by [`Schema::check`], or the body is not among [`Body::available`].
+    pub fn with_body(schema: Schema, policy: BadRowPolicy, body: Body) -> Self {
         assert!(schema.check().is_ok(), "the schema should have been checked: {schema:?}");
-        Self { schema, policy }
+        assert!(Body::available().contains(&body), "{body:?} does not run on this processor");
+        Self { schema, policy, body, separators: avx512::Separators::default() }
     }
 
     /// The columns it expects.
@@ -120,7 +158,13 @@ impl LineParser {
     pub fn parse(&mut self, text: &[u8], block: &mut RawBlock) {
         assert!(u32::try_from(text.len()).is_ok(), "a block should be shorter than 4 GiB");
         block.clear();
-        line::parse_lines(&self.schema, self.policy, text, block);
+        match self.body {
+            Body::Plain => line::parse_lines(&self.schema, self.policy, text, block),
+            Body::Portable => swar::parse_lines(&self.schema, self.policy, text, block),
+            Body::Avx512 => {
+                avx512::parse_lines(&self.schema, self.policy, text, &mut self.separators, block);
+            }
+        }
     }
 }
 

@@ -111,6 +111,14 @@ impl CriteoTextReader {
         })
     }
 
+    /// Opens `files` from their beginning with a mapping that learns nothing: for evaluation and prediction.
+    ///
+    /// # Errors
+    /// As [`CriteoTextReader::open`].
+    pub fn open_frozen(files: &[PathBuf], ids: IdMapper, options: &TextOptions) -> Result<Self> {
+        Self::open(files, ids.frozen(), options, &Position::default())
+    }
+
     /// The id mapper as it was at `position`: after one of the last few batches delivered (or prefetched), or
     /// where reading began.
     ///

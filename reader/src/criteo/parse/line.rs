@@ -71,7 +71,7 @@ fn append_sample(schema: &Schema, line: &[u8], block: &mut RawBlock) -> Result<(
 }
 
 /// Cuts the buffers back to whole samples.
-fn drop_partial_sample(schema: &Schema, block: &mut RawBlock) {
+pub fn drop_partial_sample(schema: &Schema, block: &mut RawBlock) {
     let num_samples = block.num_samples;
     block.labels.truncate(if schema.labelled { num_samples } else { 0 });
     block.dense.truncate(num_samples * schema.num_dense);

@@ -1,6 +1,9 @@
 //! Tests of the line parser: the format, its faults, and that every body agrees with `line`.
 
+use proptest::prelude::*;
+
 use super::*;
+use crate::criteo::testing::rows;
 
 fn good_line() -> String {
     let mut fields = vec!["1".to_owned()];
@@ -12,10 +15,16 @@ fn good_line() -> String {
     fields.join("\t")
 }
 
+/// Parses with every body, at the start of a text and further in, and sees that all agree.
 fn parse(schema: Schema, policy: BadRowPolicy, text: &[u8]) -> RawBlock {
-    let mut block = RawBlock::default();
-    LineParser::new(schema, policy).parse(text, &mut block);
-    block
+    let mut expected = RawBlock::default();
+    LineParser::with_body(schema, policy, Body::Plain).parse(text, &mut expected);
+    for body in Body::available() {
+        let mut block = RawBlock::default();
+        LineParser::with_body(schema, policy, body).parse(text, &mut block);
+        assert!(block == expected, "{body:?} on {}", text.escape_ascii());
+    }
+    expected
 }
 
 fn fault_of(change: impl Fn(&mut Vec<String>)) -> String {
@@ -125,4 +134,73 @@ fn extreme_integers_and_short_categories_are_read() {
     let block = parse(Schema::criteo(), BadRowPolicy::Error, fields.join("\t").as_bytes());
     assert_eq!(block.dense[..4], [i32::MAX, -i32::MAX, 0, 7]);
     assert_eq!(block.sparse[..2], [10, u32::MAX]);
+}
+
+#[test]
+fn schemas_of_any_width_are_read() {
+    for labelled in [false, true] {
+        for (num_dense, num_sparse) in [(0, 1), (1, 0), (3, 2), (8, 8), (9, 17), (16, 64), (64, 64)] {
+            let schema = Schema { labelled, num_dense, num_sparse };
+            let mut line = Vec::from_iter(labelled.then(|| "1".to_owned()));
+            line.extend((0..num_dense).map(|index| (1 - index as i64).to_string()));
+            line.extend((0..num_sparse).map(|index| format!("{:x}", 0xa << (index % 29))));
+            let text = format!("{}\n", line.join("\t")).repeat(3);
+            let block = parse(schema, BadRowPolicy::Error, text.as_bytes());
+            assert_eq!((block.num_samples, block.bad_lines.len()), (3, 0), "{schema:?}");
+            let dense: Vec<i32> = (0..num_dense as i32).map(|index| 1 - index).collect();
+            assert_eq!(block.dense, dense.repeat(3));
+        }
+    }
+}
+
+/// Rows with a few bytes changed, inserted or removed.
+fn damaged_rows() -> impl Strategy<Value = Vec<u8>> {
+    let byte =
+        prop_oneof![Just(b'\t'), Just(b'\n'), Just(b'\r'), Just(b'-'), Just(b'g'), Just(b'9'), any::<u8>()];
+    let change = (any::<prop::sample::Index>(), 0..3_u8, byte);
+    (any::<u64>(), 1..12_usize, prop::collection::vec(change, 0..6)).prop_map(|(seed, count, changes)| {
+        let mut text = rows(count, seed);
+        for (index, kind, byte) in changes {
+            let index = index.index(text.len());
+            match kind {
+                0 => text[index] = byte,
+                1 => text.insert(index, byte),
+                _ => drop(text.remove(index)),
+            }
+        }
+        text
+    })
+}
+
+/// Bytes of which many are those that matter to the format.
+fn rubbish() -> impl Strategy<Value = Vec<u8>> {
+    let common = prop::sample::select(b"\t\t\t\t\t\t\t\n\r-019afAFgG \x00\xff".to_vec());
+    prop::collection::vec(prop_oneof![8 => common, 1 => any::<u8>()], 0..3000)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn all_bodies_agree_on_damaged_rows(text in damaged_rows(), labelled: bool) {
+        parse(Schema::criteo().with_label(labelled), BadRowPolicy::Skip, &text);
+        parse(Schema::criteo().with_label(labelled), BadRowPolicy::Error, &text);
+    }
+
+    #[test]
+    fn all_bodies_agree_on_rubbish(text in rubbish(), num_dense in 0..4_usize, num_sparse in 1..4_usize) {
+        parse(Schema { labelled: true, num_dense, num_sparse }, BadRowPolicy::Skip, &text);
+        parse(Schema { labelled: false, num_dense, num_sparse }, BadRowPolicy::Skip, &text);
+        parse(Schema::criteo(), BadRowPolicy::Skip, &text);
+    }
+}
+
+#[test]
+fn all_bodies_agree_on_many_rows() {
+    // Longer than several windows of the vector body.
+    let text = rows(2000, 3);
+    let block = parse(Schema::criteo(), BadRowPolicy::Error, &text);
+    assert_eq!((block.num_samples, block.bad_lines.len()), (2000, 0));
+    let long = [b"9".repeat(40_000).as_slice(), b"\n", &text].concat();
+    assert_eq!(parse(Schema::criteo(), BadRowPolicy::Skip, &long).num_samples, 2000);
 }
