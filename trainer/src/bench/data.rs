@@ -119,8 +119,9 @@ pub fn make_batches(shape: &Shape, batch_size: usize, num_batches: usize, seed: 
         .map(|(table, &rows)| zipf_rows(seed, table, rows, num_batches * batch_size))
         .collect();
     let one_batch = |index: usize| {
-        let dense: Vec<f32> =
-            (0..batch_size * NUM_DENSE).map(|_| (-3.0 * (1.0 - uniforms.next()).ln()).ln_1p() as f32).collect();
+        let dense: Vec<f32> = (0..batch_size * NUM_DENSE)
+            .map(|_| (-3.0 * (1.0 - uniforms.next()).ln()).ln_1p() as f32)
+            .collect();
         let labels = dense.chunks_exact(NUM_DENSE).map(|row| {
             let score: f32 = row.iter().zip(&truth).map(|(x, w)| (x - 1.2) * w).sum();
             let click = 1.0 / (1.0 + (1.5 - f64::from(score)).exp());

@@ -1,6 +1,7 @@
 //! `headlong bench`: how fast this machine trains, beside what it could at most.
 
 pub mod data;
+pub mod iteration;
 pub mod peak;
 pub mod sample;
 pub mod shapes;

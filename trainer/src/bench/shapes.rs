@@ -2,14 +2,14 @@
 
 /// Criteo Terabyte cardinalities at the index range of MLPerf (40 M).
 const TERABYTE: [u64; 26] = [
-    39_884_406, 39_043, 17_289, 7_420, 20_263, 3, 7_120, 1_543, 63, 38_532_951, 2_953_546, 403_346, 10, 2_208, 11_938,
-    155, 4, 976, 14, 39_979_771, 25_641_295, 39_664_984, 585_935, 12_972, 108, 36,
+    39_884_406, 39_043, 17_289, 7_420, 20_263, 3, 7_120, 1_543, 63, 38_532_951, 2_953_546, 403_346, 10,
+    2_208, 11_938, 155, 4, 976, 14, 39_979_771, 25_641_295, 39_664_984, 585_935, 12_972, 108, 36,
 ];
 
 /// Criteo Kaggle cardinalities.
 const KAGGLE: [u64; 26] = [
-    1_460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5_683, 8_351_593, 3_194, 27, 14_992, 5_461_306,
-    10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
+    1_460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5_683, 8_351_593, 3_194, 27, 14_992,
+    5_461_306, 10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 ];
 
 /// Largest table of the Terabyte shape unless asked otherwise: 5.0 M rows in all, 2.4 GiB.
@@ -44,7 +44,11 @@ impl Shape {
         let (shape, default_cap) = match name {
             "C1" => (Self::mlperf_v1(), ROW_CAP),
             "C2" => (Self::kaggle(), u64::MAX),
-            "C3" => return Err("shape C3 is DLRM-DCNv2, whose cross network this version lacks: use C1 or C2".into()),
+            "C3" => {
+                return Err(
+                    "shape C3 is DLRM-DCNv2, whose cross network this version lacks: use C1 or C2".into()
+                );
+            }
             other => return Err(format!("there is no shape `{other}`: use C1 or C2")),
         };
         let cap = row_cap.unwrap_or(default_cap).max(1);
@@ -59,6 +63,11 @@ impl Shape {
     fn kaggle() -> Self {
         let (bottom, top) = (vec![512, 256, 64, 16], vec![512, 256, 1]);
         Self { name: "C2", dim: 16, bottom, top, rows: KAGGLE.to_vec(), learning_rate: 0.1 }
+    }
+
+    /// Bytes of all tables in f32.
+    pub fn table_bytes(&self) -> u64 {
+        self.rows.iter().sum::<u64>() * (self.dim * 4) as u64
     }
 
     /// FLOP to train one sample: three times the forward pass, less the first layer's input gradient. The interaction

@@ -1,0 +1,186 @@
+//! Runs benchmarks, prints a line each, and keeps results as JSON lines.
+
+use crate::floors::Floors;
+use headlong::bench::sample::{Block, Sample, Summary, summarize};
+use headlong_device::Stream;
+use serde_json::json;
+use std::cell::OnceCell;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// What the user asked for.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Everything tiny, one short block: does it run at all.
+    pub smoke: bool,
+    /// Only benchmarks whose name contains this.
+    pub only: String,
+    /// Threads of the pool.
+    pub threads: usize,
+    /// Seconds a benchmark is measured for.
+    pub seconds: f64,
+    /// File that results are appended to.
+    pub json: Option<PathBuf>,
+    /// Text file for the parsing benchmark instead of a generated one.
+    pub file: Option<PathBuf>,
+}
+
+/// What a rate is set beside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Floor {
+    /// Multiply-adds of all threads, GFLOP/s.
+    Arithmetic,
+    /// Reading memory in order, GB/s.
+    Read,
+    /// Reading rows of 512 bytes at random from a table far larger than the caches, GB/s.
+    Gather,
+    /// Nothing: the rate stands for itself.
+    None,
+}
+
+/// One measured rate.
+#[derive(Debug, Clone)]
+pub struct Rate<'a> {
+    /// `op/case`, such as `linear/forward 2048x512x256`.
+    pub name: &'a str,
+    /// Unit of the rate, such as `GFLOP/s`.
+    pub unit: &'a str,
+    /// Units of one call.
+    pub work: f64,
+    /// What the rate is a share of.
+    pub floor: Floor,
+}
+
+/// Takes rates, prints and keeps them.
+#[derive(Debug)]
+pub struct Harness {
+    settings: Settings,
+    stream: Stream,
+    floors: OnceCell<Floors>,
+    results: Vec<serde_json::Value>,
+}
+
+impl Harness {
+    /// A harness with a pool of the threads asked for.
+    pub fn new(settings: Settings) -> Self {
+        let stream = Stream::cpu(settings.threads);
+        Self { settings, stream, floors: OnceCell::new(), results: Vec::new() }
+    }
+
+    /// What the user asked for.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The stream that ops are measured on.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Whether a benchmark of this name was asked for; asked before its data is made.
+    pub fn wants(&self, name: &str) -> bool {
+        name.contains(&self.settings.only)
+    }
+
+    /// `full`, or `smoke` in smoke mode.
+    pub fn size(&self, full: usize, smoke: usize) -> usize {
+        if self.settings.smoke { smoke } else { full }
+    }
+
+    /// Calls `body` in blocks for the time asked for, prints the median rate and its share of the floor.
+    pub fn measure(&mut self, rate: &Rate<'_>, mut body: impl FnMut()) {
+        if !self.wants(rate.name) {
+            return;
+        }
+        body();
+        let calls = self.calls_per_block(&mut body);
+        let mut samples = Vec::new();
+        let start = Instant::now();
+        while samples.is_empty()
+            || (!self.settings.smoke && (start.elapsed().as_secs_f64() < self.settings.seconds || samples.len() < 5))
+        {
+            let block = Block::start();
+            (0..calls).for_each(|_| body());
+            samples.push(block.stop(rate.work * calls as f64));
+        }
+        self.report(rate, &samples);
+    }
+
+    /// Calls that fill a block of a tenth of the time asked for, at most 0.3 s.
+    fn calls_per_block(&self, body: &mut impl FnMut()) -> usize {
+        if self.settings.smoke {
+            return 1;
+        }
+        let block_s = (self.settings.seconds / 10.0).min(0.3);
+        let start = Instant::now();
+        body();
+        (block_s / start.elapsed().as_secs_f64().max(1e-9)).clamp(1.0, 1e6) as usize
+    }
+
+    /// Prints and keeps what blocks amount to.
+    pub fn report(&mut self, rate: &Rate<'_>, samples: &[Sample]) {
+        let Some(summary) = summarize(samples) else { return };
+        let share = self.floor(rate.floor).map(|floor| summary.median / floor);
+        println!("{}", line(rate, &summary, share));
+        let cpu: f64 = samples.iter().map(|sample| sample.cpu_s).sum();
+        let work: f64 = samples.iter().map(|sample| sample.rate * sample.wall_s).sum();
+        self.results.push(json!({
+            "bench": rate.name, "unit": rate.unit, "median": summary.median, "best": summary.best,
+            "per_cpu_s": if cpu > 0.0 { Some(work / cpu) } else { None },
+            "share_of_floor": share, "foreign": summary.foreign, "num_blocks": summary.num_blocks,
+            "threads": self.settings.threads,
+        }));
+    }
+
+    /// The floor's value, measured when first asked for.
+    pub fn floor(&self, floor: Floor) -> Option<f64> {
+        let floors = self.floors.get_or_init(|| Floors::measure(&self.stream, self.settings.smoke));
+        match floor {
+            Floor::Arithmetic => Some(floors.arithmetic_gflops),
+            Floor::Read => Some(floors.read_gbps),
+            Floor::Gather => Some(floors.gather_gbps),
+            Floor::None => None,
+        }
+    }
+
+    /// Appends all results to the file asked for, one JSON object a line.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn keep(&self) -> anyhow::Result<()> {
+        let Some(path) = &self.settings.json else { return Ok(()) };
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        let machine = crate::machine::Machine::here();
+        let floors = self.floors.get();
+        for result in &self.results {
+            let mut line = json!({ "version": env!("CARGO_PKG_VERSION"), "machine": machine.name, "floors": floors });
+            if let (Some(line), Some(result)) = (line.as_object_mut(), result.as_object()) {
+                line.extend(result.clone());
+            }
+            writeln!(file, "{line}")?;
+        }
+        println!("{} results appended to {}", self.results.len(), path.display());
+        Ok(())
+    }
+}
+
+fn line(rate: &Rate<'_>, summary: &Summary, share: Option<f64>) -> String {
+    let share = share.map_or(String::new(), |share| format!("{:5.1} % of {}", share * 100.0, floor_name(rate.floor)));
+    let noisy = if summary.foreign >= 0.1 { format!("  (others used {:.1} cores)", summary.foreign) } else { String::new() };
+    format!("{:<44} {:>12.2} {:<12} {share:<24}{noisy}", rate.name, summary.median, rate.unit)
+}
+
+/// What a floor is called in reports.
+pub fn floor_name(floor: Floor) -> &'static str {
+    match floor {
+        Floor::Arithmetic => "multiply-add peak",
+        Floor::Read => "read bandwidth",
+        Floor::Gather => "row gather",
+        Floor::None => "",
+    }
+}

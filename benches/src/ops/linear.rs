@@ -1,0 +1,56 @@
+//! Dense layers of the two shapes: forward, and the two gradients.
+
+use crate::harness::{Floor, Harness, Rate};
+use headlong_device::testing::uniform;
+use headlong_device::{ArenaPlan, DType};
+use headlong_mlp::linear::{
+    Activation, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, WeightsPlan, backward_data, backward_weights, forward,
+};
+
+/// Inputs and outputs of the layers that are measured: the thin first one, and the heaviest of each shape.
+const LAYERS: [(usize, usize); 5] = [(13, 512), (367, 512), (512, 256), (479, 1024), (1024, 1024)];
+
+/// Runs `linear/…` for each layer.
+///
+/// # Errors
+/// When the memory is refused.
+pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
+    let samples = harness.size(2048, 32);
+    for (inputs, outputs) in LAYERS {
+        if harness.wants("linear/") || harness.wants("linear") {
+            layer(harness, samples, inputs, outputs)?;
+        }
+    }
+    Ok(())
+}
+
+fn layer(harness: &mut Harness, samples: usize, inputs: usize, outputs: usize) -> anyhow::Result<()> {
+    let (mut parameters, mut scratch) = (ArenaPlan::new("parameters"), ArenaPlan::new("scratch"));
+    let weights = WeightsPlan::add_to(&mut parameters, &mut scratch, "w", (outputs, inputs));
+    let mut plan = |name: &str, rows: usize, cols: usize| scratch.matrix(name, DType::F32, rows, cols);
+    let (x, y, b) = (plan("x", samples, inputs), plan("y", samples, outputs), plan("b", 1, outputs));
+    let (d_x, d_z) = (plan("d_x", samples, inputs), plan("d_z", samples, outputs));
+    let (d_w, d_b) = (plan("d_w", outputs, inputs), plan("d_b", 1, outputs));
+    let (parameters, scratch) = (parameters.freeze()?, scratch.freeze()?);
+    let w = weights.build(&parameters, &scratch);
+    let [x, y, b, d_x, d_z, d_w, d_b] = [x, y, b, d_x, d_z, d_w, d_b].map(|slot| scratch.mat(slot));
+    let stream = harness.stream().clone();
+    w.pack(&uniform(1, inputs * outputs));
+    w.refresh(&stream);
+    x.write::<f32>().data_mut().copy_from_slice(&uniform(2, samples * inputs));
+    d_z.write::<f32>().data_mut().copy_from_slice(&uniform(3, samples * outputs));
+
+    let gflop = (2 * samples * inputs * outputs) as f64 * 1e-9;
+    let case = |op: &str| format!("linear/{op} {samples}x{inputs}x{outputs}");
+    let mut measure = |op: &str, body: &mut dyn FnMut()| {
+        let rate = Rate { name: &case(op), unit: "GFLOP/s", work: gflop, floor: Floor::Arithmetic };
+        harness.measure(&rate, body);
+    };
+    let args = ForwardArgs { x: &x, w: &w, b: &b, y: &y, activation: Activation::Relu };
+    measure("forward", &mut || forward(&stream, &args));
+    let args = BackwardDataArgs { d_z: &d_z, w: &w, d_x: &d_x, mask: Some(&x) };
+    measure("backward data", &mut || backward_data(&stream, &args));
+    let args = BackwardWeightsArgs { x: &x, d_z: &d_z, d_w: &d_w, d_b: &d_b, partials: None, accumulate: false };
+    measure("backward weights", &mut || backward_weights(&stream, &args));
+    Ok(())
+}

@@ -1,0 +1,340 @@
+//! `headlong bench iteration`: samples per second of whole training steps on batches that lie ready in memory.
+//!
+//! A step is everything but reading: copy, route, lookup, forward, loss, backward, dense optimiser, table update, the same
+//! list of stages that `headlong train` walks.
+
+use super::data::{default_batches, make_batches};
+use super::peak::multiply_add_gflops;
+use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
+use super::shapes::{NUM_DENSE, Shape};
+use crate::build::Model;
+use crate::cli::{IterationArguments, RowCap};
+use crate::config::{Config, DENSE_NAMES, DeviceChoice, ModelConfig, Precision, ScheduleChoice, TableRows};
+use crate::engine::{Engine, StepRates};
+use crate::error::{Error, Result};
+use crate::lanes::Lanes;
+use crate::machine::Machine;
+use crate::output;
+use crate::trace::{Record, Recorder};
+use headlong_device::Stream;
+use headlong_reader::Batch;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Steps before the clock starts.
+const WARM_UP_STEPS: u64 = 5;
+/// Length of a block.
+const BLOCK_S: f64 = 0.3;
+/// Blocks that are measured at least.
+const FEWEST_BLOCKS: usize = 5;
+/// Part of the memory that tables may take under `--row-cap fit`.
+const TABLE_SHARE_OF_MEMORY: f64 = 0.7;
+
+/// Runs the command.
+///
+/// # Errors
+/// What this build lacks, by name; tables larger than memory.
+pub fn run(arguments: &IterationArguments) -> Result<()> {
+    refuse(arguments)?;
+    let shape = shape(arguments)?;
+    let config = config(&shape, arguments)?;
+    let stream = Stream::cpu(arguments.threads);
+    let peak_gflops = multiply_add_gflops(&stream, 5, 40);
+    let mut trainer = SteadyTrainer::new(&shape, &config, &stream)?;
+    let samples = trainer.measure(arguments.seconds)?;
+    let summary = summarize(&samples).expect("at least one block was measured");
+    let document = document(arguments, &shape, &config, (&summary, peak_gflops), &trainer);
+    match arguments.json {
+        true => output::print(&document.to_string()),
+        false => output::print(&text(&document, &trainer)),
+    }
+}
+
+/// Refuses by name what this build does not have.
+fn refuse(arguments: &IterationArguments) -> Result<()> {
+    let absent = |what: String, reason: &str| Err(Error::unsupported(what, reason));
+    if arguments.dtype != Precision::F32 {
+        return absent("`--dtype` other than f32".to_owned(), "this build computes in f32");
+    }
+    if arguments.device == DeviceChoice::Cuda {
+        return absent(
+            "`--device cuda`".to_owned(),
+            "this build trains on the CPU; use --device cpu or auto",
+        );
+    }
+    if arguments.schedule != ScheduleChoice::Serial {
+        return absent("`--schedule` other than serial".to_owned(), "this build has one lane");
+    }
+    if arguments.ranks != 1 {
+        return absent(format!("`--ranks {}`", arguments.ranks), "this build has one rank");
+    }
+    if arguments.batch_size == 0 || arguments.threads == 0 || !arguments.seconds.is_finite() {
+        return Err(Error::Usage("--batch-size and --threads are above 0, --seconds is a number".to_owned()));
+    }
+    Ok(())
+}
+
+fn shape(arguments: &IterationArguments) -> Result<Shape> {
+    let name = format!("{:?}", arguments.shape);
+    let at = |cap| {
+        Shape::from_name(&name, cap).map_err(|reason| Error::unsupported(format!("`--shape {name}`"), reason))
+    };
+    match arguments.row_cap {
+        None => at(None),
+        Some(RowCap::Rows(rows)) => at(Some(rows)),
+        Some(RowCap::Fit) => {
+            let usable = Machine::detect().usable_bytes() as f64 * TABLE_SHARE_OF_MEMORY;
+            let whole = at(Some(u64::MAX))?;
+            let fits =
+                |cap: u64| whole.rows.iter().map(|&rows| rows.min(cap)).sum::<u64>() * (whole.dim * 4) as u64;
+            let (mut low, mut high) = (1, whole.rows.iter().copied().max().unwrap_or(1));
+            while low < high {
+                let middle = low + (high - low).div_ceil(2);
+                if fits(middle) as f64 <= usable { low = middle } else { high = middle - 1 }
+            }
+            at(Some(low))
+        }
+    }
+}
+
+/// The configuration that trains `shape`, as a user would write it.
+fn config(shape: &Shape, arguments: &IterationArguments) -> Result<Config> {
+    let mut config = Config::default();
+    let (bottom, top) = (shape.bottom.clone(), shape.top.clone());
+    config.model = ModelConfig { dim: shape.dim, bottom, top, ..ModelConfig::default() };
+    config.tables.rows = TableRows::List(shape.rows.clone());
+    config.data.num_dense = NUM_DENSE;
+    config.data.num_sparse = shape.rows.len();
+    config.train.batch_size = arguments.batch_size;
+    config.train.learning_rate = shape.learning_rate;
+    config.eval.batch_size = arguments.batch_size;
+    config.run.threads = Some(arguments.threads);
+    let optimizer = arguments.optimizer.as_deref().unwrap_or("sgd");
+    config.optimizer.sparse.name = optimizer.to_owned();
+    // Optimisers for tables alone leave the dense network to SGD.
+    let dense = if DENSE_NAMES.contains(&optimizer) { optimizer } else { "sgd" };
+    config.optimizer.dense.name = dense.to_owned();
+    config.optimizer.resolve()?;
+    config.validate()?;
+    let needed = shape.table_bytes()
+        + config.optimizer.sparse.optimizer().state_bytes(shape.rows.iter().sum(), shape.dim);
+    let available = Machine::detect().usable_bytes();
+    if needed > available {
+        let help = "use `--row-cap fit`".to_owned();
+        return Err(Error::DoesNotFit { needed_bytes: needed, available_bytes: available, help });
+    }
+    Ok(config)
+}
+
+/// A model that trains on the same batches over and over.
+pub struct SteadyTrainer {
+    engine: Engine,
+    /// Batches that are not in the engine at the moment. Each step exchanges one for another.
+    waiting: VecDeque<Batch>,
+    rates: StepRates,
+    batch_size: usize,
+    first_loss: f64,
+    last_loss: f64,
+}
+
+impl SteadyTrainer {
+    /// Builds the model and the batches, and takes the first steps.
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn new(shape: &Shape, config: &Config, stream: &Stream) -> Result<Self> {
+        let batch_size = config.train.batch_size;
+        let waiting = make_batches(shape, batch_size, default_batches(batch_size), 1).into();
+        let model = Model::new(config, &shape.rows, stream)?;
+        let recorder = Recorder::new(Record { times: true, spans: false });
+        let rate = config.train.learning_rate as f32;
+        let mut trainer = Self {
+            engine: Engine::new(model, Lanes::serial(stream.clone()), recorder),
+            waiting,
+            rates: StepRates { number: 0, dense: rate, sparse: rate },
+            batch_size,
+            first_loss: 0.0,
+            last_loss: 0.0,
+        };
+        trainer.feed(|engine, batch| engine.prime(batch))?;
+        trainer.step()?;
+        trainer.first_loss = trainer.last_loss;
+        (0..WARM_UP_STEPS).try_for_each(|_| trainer.step())?;
+        Ok(trainer)
+    }
+
+    /// Trains on one batch.
+    ///
+    /// # Errors
+    /// A loss that is no number.
+    pub fn step(&mut self) -> Result<()> {
+        self.rates.number += 1;
+        let rates = self.rates;
+        self.last_loss = self.feed(|engine, batch| engine.step(rates, Some(batch)))?;
+        Ok(())
+    }
+
+    /// Hands the next batch to `take`, which exchanges it for one that was trained on, or for an empty one at first.
+    fn feed<T>(&mut self, take: impl FnOnce(&mut Engine, &mut Batch) -> Result<T>) -> Result<T> {
+        let mut batch = self.waiting.pop_front().expect("there are more batches than the engine holds");
+        let result = take(&mut self.engine, &mut batch)?;
+        if batch.num_samples > 0 {
+            self.waiting.push_back(batch);
+        }
+        Ok(result)
+    }
+
+    /// Measures blocks of steps for `seconds`.
+    ///
+    /// # Errors
+    /// A loss that is no number.
+    pub fn measure(&mut self, seconds: f64) -> Result<Vec<Sample>> {
+        let start = Instant::now();
+        self.step()?;
+        let steps = ((BLOCK_S / start.elapsed().as_secs_f64()) as usize).max(1);
+        let (mut samples, mut spent) = (Vec::new(), 0.0);
+        while spent < seconds || samples.len() < FEWEST_BLOCKS {
+            let block = Block::start();
+            (0..steps).try_for_each(|_| self.step())?;
+            let sample = block.stop((steps * self.batch_size) as f64);
+            spent += sample.wall_s;
+            samples.push(sample);
+        }
+        Ok(samples)
+    }
+
+    /// Milliseconds of each stage, mean over all steps, in the order of the schedule.
+    fn stages_ms(&self) -> serde_json::Map<String, Value> {
+        let totals = self.engine.recorder().totals().iter();
+        totals
+            .map(|total| (total.name.to_owned(), rounded(1e3 * total.seconds / total.runs as f64)))
+            .collect()
+    }
+}
+
+fn rounded(value: f64) -> Value {
+    json!((value * 1e4).round() / 1e4)
+}
+
+fn document(
+    arguments: &IterationArguments,
+    shape: &Shape,
+    config: &Config,
+    (summary, peak_gflops): (&Summary, f64),
+    trainer: &SteadyTrainer,
+) -> Value {
+    let gflops = summary.median * shape.training_flop() as f64 * 1e-9;
+    let (_, peak_rss_bytes) = resident_bytes();
+    json!({
+        "tag": "headlong",
+        "config": shape.name,
+        "batch": arguments.batch_size,
+        "dtype": "f32",
+        "threads": arguments.threads,
+        "optimizer": config.optimizer.sparse.name,
+        "samples_per_s": rounded(summary.median),
+        "best": rounded(summary.best),
+        "ms_per_iter": rounded(1e3 * arguments.batch_size as f64 / summary.median),
+        "foreign": rounded(summary.foreign),
+        "n": summary.num_blocks,
+        "gflops": rounded(gflops),
+        "peak_gflops": rounded(peak_gflops),
+        "share_of_peak": rounded(gflops / peak_gflops),
+        "rss_mib": peak_rss_bytes >> 20,
+        "peak_rss_bytes": peak_rss_bytes,
+        "isa": headlong_device::vector::isa().name(),
+        "rows": shape.rows.iter().sum::<u64>(),
+        "stages_ms": trainer.stages_ms(),
+        "loss_first": rounded(trainer.first_loss),
+        "loss_last": rounded(trainer.last_loss),
+    })
+}
+
+fn text(document: &Value, trainer: &SteadyTrainer) -> String {
+    let number = |key: &str| document[key].as_f64().unwrap_or(f64::NAN);
+    let mut text = format!(
+        "{} batch {} f32, {} thread(s): {:.0} samples/s (best {:.0}), {:.3} ms a step, {:.0} % of {:.0} GFLOP/s\n",
+        document["config"].as_str().unwrap_or_default(),
+        document["batch"],
+        document["threads"],
+        number("samples_per_s"),
+        number("best"),
+        number("ms_per_iter"),
+        100.0 * number("share_of_peak"),
+        number("peak_gflops"),
+    );
+    if number("foreign") >= 0.1 {
+        text += &format!("others used {:.1} cores meanwhile: repeat on a quiet machine\n", number("foreign"));
+    }
+    text += &trainer.engine.recorder().table();
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{BenchCommand, Cli, Command};
+    use clap::Parser as _;
+
+    fn arguments(line: &str) -> IterationArguments {
+        let words = format!("headlong bench iteration {line}");
+        match Cli::try_parse_from(words.split_whitespace()).unwrap().command {
+            Some(Command::Bench(BenchCommand::Iteration(arguments))) => arguments,
+            other => panic!("parsed as {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_tiny_shape_trains_and_reports_what_scripts_read() {
+        let arguments =
+            arguments("--shape C2 --row-cap 200 --batch-size 64 --dtype fp32 --threads 2 --seconds 0");
+        let shape = shape(&arguments).unwrap();
+        let config = config(&shape, &arguments).unwrap();
+        let mut trainer = SteadyTrainer::new(&shape, &config, &Stream::cpu(2)).unwrap();
+        let waiting = trainer.waiting.len();
+        let samples = trainer.measure(0.0).unwrap();
+        assert_eq!(trainer.waiting.len(), waiting, "batches are exchanged, not lost");
+        assert!(trainer.last_loss < trainer.first_loss, "{} -> {}", trainer.first_loss, trainer.last_loss);
+        let summary = summarize(&samples).unwrap();
+        let document = document(&arguments, &shape, &config, (&summary, 100.0), &trainer);
+        for key in [
+            "samples_per_s",
+            "batch",
+            "threads",
+            "best",
+            "foreign",
+            "rss_mib",
+            "share_of_peak",
+            "peak_rss_bytes",
+        ] {
+            assert!(document[key].is_number(), "{key} in {document}");
+        }
+        for key in ["config", "dtype", "optimizer"] {
+            assert!(document[key].is_string(), "{key} in {document}");
+        }
+        assert!(document["samples_per_s"].as_f64().unwrap() > 0.0);
+        assert!(text(&document, &trainer).contains("samples/s"));
+    }
+
+    #[test]
+    fn what_the_build_lacks_is_refused_by_name() {
+        for (line, word) in [
+            ("--shape C3", "C3"),
+            ("--shape C1 --dtype bf16", "dtype"),
+            ("--shape C1 --device cuda", "cuda"),
+            ("--shape C1 --ranks 2", "ranks"),
+            ("--shape C1 --schedule overlapped", "schedule"),
+        ] {
+            let error = run(&arguments(line)).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}: {error}");
+            assert!(error.to_string().contains(word), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn fitting_tables_fit() {
+        let fitted = shape(&arguments("--shape C1 --row-cap fit")).unwrap();
+        assert!(fitted.table_bytes() <= Machine::detect().usable_bytes());
+    }
+}
