@@ -12,6 +12,7 @@ use crate::{licences, tidy};
 
 /// Every step, in order.
 pub const STEPS: &[Step] = &[
+    Step { name: "lock", what: "Cargo.lock is what the manifests ask for", run: lock },
     Step { name: "fmt", what: "the code is formatted", run: format },
     Step {
         name: "tidy",
@@ -34,6 +35,14 @@ pub const STEPS: &[Step] = &[
 
 fn show(workshop: &Workshop, arguments: &[&str]) -> Result<Outcome> {
     process::show(cargo(arguments, &workshop.root)).map(Outcome::from_success)
+}
+
+fn lock(workshop: &Workshop) -> Result<Outcome> {
+    // The filter keeps cargo from downloading what only other platforms need.
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let arguments = ["metadata", "--locked", "--format-version", "1", "--filter-platform", &platform];
+    let finished = process::read(cargo(&arguments, &workshop.root), |line| !line.starts_with('{'))?;
+    Ok(Outcome::from_success(finished.success))
 }
 
 fn format(workshop: &Workshop) -> Result<Outcome> {
