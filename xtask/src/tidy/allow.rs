@@ -96,6 +96,10 @@ pub const UNSAFE_FILES: &[Exception] = &[
     always("embedding/src/**/vector.rs", "an op's vector kernel"),
     always("mlp/src/**/vector.rs", "an op's vector kernel"),
     always("mlp/src/**/vector/**", "an op's vector kernels"),
+    only(
+        "reader/src/criteo/parse/avx512.rs",
+        "vector kernel of the parser: 64 bytes at a time, by intrinsics",
+    ),
     always("comm/src/transport/**", "foreign transports"),
     only("trainer/src/bench/vector.rs", "the loops that measure the machine's peak, by intrinsics"),
 ];
