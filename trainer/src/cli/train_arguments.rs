@@ -116,7 +116,7 @@ pub struct TrainArguments {
     /// Write an MLPerf log (not in this build)
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub mllog: Option<PathBuf>,
-    /// Write every stage of every step for Perfetto (not in this build)
+    /// Write every stage of every step as a trace that Perfetto opens
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub trace: Option<PathBuf>,
     /// Print the stages with their microseconds at the end
@@ -155,6 +155,8 @@ pub struct TrainOptions {
     pub log_json: Option<LogTarget>,
     /// Print the stages with their microseconds at the end.
     pub time: bool,
+    /// Where a trace for Perfetto goes, if anywhere.
+    pub trace: Option<PathBuf>,
     /// Stop after the plan.
     pub dry_run: bool,
     /// What the configuration started from: `preset tiny`, or the file's name.
@@ -192,6 +194,7 @@ impl TrainArguments {
             init_from: self.init_from.clone(),
             log_json: self.log_json.clone(),
             time: self.time,
+            trace: self.trace.clone(),
             dry_run: self.dry_run,
             origin,
         };
@@ -332,14 +335,12 @@ impl TrainArguments {
 
     /// Flags that have no key in the configuration and that this build lacks.
     fn refuse_absent(&self) -> Result<()> {
-        let reason = "this build does not write it";
-        if let Some(file) = &self.mllog {
-            return Err(Error::unsupported(format!("--mllog {}", file.display()), reason));
+        match &self.mllog {
+            Some(file) => {
+                Err(Error::unsupported(format!("--mllog {}", file.display()), "this build does not write it"))
+            }
+            None => Ok(()),
         }
-        if let Some(file) = &self.trace {
-            return Err(Error::unsupported(format!("--trace {}", file.display()), reason));
-        }
-        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the memory of a run goes to.
 
-use super::{TablePlan, layers, top_input_width};
+use super::{TablePlan, layers, samples_per_step, top_input_width};
 use crate::config::{Config, Ids};
 use serde::Serialize;
 
@@ -14,8 +14,11 @@ const PROGRAM_BYTES: u64 = 48 << 20;
 /// after doubling.
 const MAP_ENTRY_BYTES: u64 = 37;
 
-/// Bytes that the sorted update of one looked-up row needs: row, sample, order, segment.
-const UPDATE_ENTRY_BYTES: u64 = 32;
+/// Bytes of one looked-up row in a routing plan: keys twice for sorting, unique rows, samples, starts.
+const ROUTE_ENTRY_BYTES: u64 = 32;
+
+/// Batches that the iteration holds: of now, of next, of an evaluation.
+const BATCH_SLOTS: u64 = 3;
 
 /// Bytes of one rank, by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -26,9 +29,9 @@ pub struct MemoryUse {
     pub table_state_bytes: u64,
     /// Dense weights, gradients and optimiser state.
     pub dense_bytes: u64,
-    /// Activations and their gradients, of one batch.
+    /// Activations and their gradients, and the batches that the iteration holds.
     pub activation_bytes: u64,
-    /// Batches that are read ahead, and the parser's blocks.
+    /// Batches that are read ahead, the parser's blocks, and what an evaluation collects.
     pub reader_bytes: u64,
     /// The dictionary, or the admitted ids.
     pub id_map_bytes: u64,
@@ -72,18 +75,35 @@ pub(super) fn activations_per_sample(config: &Config) -> u64 {
     (config.data.num_dense + outputs + pooled + top_input_width(config)) as u64
 }
 
+/// Samples of the largest batch, of training or of evaluation.
+fn largest_batch(config: &Config) -> u64 {
+    samples_per_step(config).max(config.eval.batch_size as u64)
+}
+
+/// Bytes of one sample as the reader delivers it: a label, the dense values, per table a row index and an offset.
+fn sample_bytes(config: &Config) -> u64 {
+    4 + config.data.num_dense as u64 * 4 + ids_per_sample(config) * 8 + config.data.num_sparse as u64 * 4
+}
+
+fn ids_per_sample(config: &Config) -> u64 {
+    (config.data.num_sparse * config.tables.max_ids_per_sample) as u64
+}
+
 fn activation_bytes(config: &Config) -> u64 {
-    let batch = config.train.batch_size as u64;
-    let training = batch * activations_per_sample(config) * 2;
-    let evaluation = config.eval.batch_size as u64 * activations_per_sample(config);
-    let update = batch * config.data.num_sparse as u64 * UPDATE_ENTRY_BYTES;
-    training.max(evaluation) * 4 + update
+    let (micro, step, largest) =
+        (config.train.batch_size as u64, samples_per_step(config), largest_batch(config));
+    let outputs: u64 = layers(config).iter().map(|&(_, outputs)| outputs as u64).sum();
+    // Layers and the interaction work on one micro-batch: outputs and their gradients.
+    let layers = micro * 2 * (outputs + top_input_width(config) as u64) * 4;
+    let vectors = (largest + step) * (config.data.num_sparse * config.model.dim) as u64 * 4;
+    let slot = sample_bytes(config)
+        + config.data.num_dense as u64 * 4
+        + 4
+        + ids_per_sample(config) * ROUTE_ENTRY_BYTES;
+    layers + vectors + BATCH_SLOTS * largest * slot
 }
 
 fn reader_bytes(config: &Config, threads: usize) -> u64 {
-    // A label, the dense values, and per table a row index and an offset.
-    let sample = 4 + config.data.num_dense as u64 * 4 + config.data.num_sparse as u64 * 12;
-    let largest = config.train.batch_size.max(config.eval.batch_size) as u64;
-    // One batch of now, one of next, and those read ahead.
-    (config.data.prefetch_batches as u64 + 2) * largest * sample + threads as u64 * READER_BLOCK_BYTES
+    let ahead = (config.data.prefetch_batches as u64 + 2) * largest_batch(config) * sample_bytes(config);
+    ahead + threads as u64 * READER_BLOCK_BYTES
 }
