@@ -83,6 +83,11 @@ impl Arena {
         Mat { slot, offset: 0, rows, cols, stride: cols }
     }
 
+    /// The handles of all slots, in the order of the plan.
+    pub fn mats(&self) -> impl Iterator<Item = Mat> {
+        (0..self.slots.len()).map(|index| self.mat(SlotId(index)))
+    }
+
     /// Bytes taken.
     pub fn bytes(&self) -> usize {
         self.memory.bytes()

@@ -3,24 +3,39 @@
 //! The way of a run: [`config`] (what the user asked for) → [`plan`] (what it means on this machine) → `build` →
 //! `session`, which calls `schedule` once a step.
 
+pub mod atomic_file;
 pub mod auc;
 pub mod bench;
 pub mod checkpoint;
+pub mod checkpoint_command;
 pub mod cli;
 pub mod config;
 pub mod config_command;
 pub mod data_command;
+pub mod dictionary;
 pub mod digest;
 pub mod doctor;
 pub mod error;
+pub mod export;
 pub mod learning_rate;
 pub mod machine;
 pub mod metrics;
+mod model_state;
 pub mod output;
 pub mod plan;
 pub mod plan_command;
+pub mod predict;
 pub mod preset;
 pub mod report;
 
+pub mod build;
+pub mod data;
+pub mod engine;
+pub mod lanes;
+pub mod schedule;
+pub mod session;
+pub mod signals;
+pub mod trace;
+pub mod train;
 pub use config::Config;
 pub use error::{Error, Result};

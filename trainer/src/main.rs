@@ -1,11 +1,9 @@
 //! The program `headlong`: reads the command line, calls the command, prints errors, sets the exit code.
 
 use clap::{CommandFactory as _, Parser as _};
-use headlong::cli::{
-    BenchCommand, CheckpointCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments,
-};
+use headlong::cli::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments};
 use headlong::error::{Error, Result, chain};
-use headlong::{config_command, data_command, doctor, output, plan_command};
+use headlong::{checkpoint_command, config_command, data_command, doctor, output, plan_command};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -29,7 +27,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Predict(_) => absent("headlong predict"),
         Command::Plan(arguments) => plan_command::run(&arguments),
         Command::Data(command) => data(&command),
-        Command::Checkpoint(command) => checkpoint(&command),
+        Command::Checkpoint(command) => checkpoint_command::run(&command),
         Command::Launch(_) => absent("headlong launch"),
         Command::Bench(command) => bench(&command),
         Command::Kernels(KernelsCommand::Build(_)) => absent("headlong kernels build"),
@@ -47,9 +45,9 @@ fn dispatch(command: Command) -> Result<()> {
 }
 
 fn train(arguments: &TrainArguments) -> Result<()> {
-    let (config, _options) = arguments.resolve()?;
+    let (config, options) = arguments.resolve()?;
     config.require_data()?;
-    absent("headlong train")
+    headlong::train::run(&config, &options)
 }
 
 fn data(command: &DataCommand) -> Result<()> {
@@ -62,17 +60,9 @@ fn data(command: &DataCommand) -> Result<()> {
     }
 }
 
-fn checkpoint(command: &CheckpointCommand) -> Result<()> {
-    match command {
-        CheckpointCommand::Inspect { .. } => absent("headlong checkpoint inspect"),
-        CheckpointCommand::Verify { .. } => absent("headlong checkpoint verify"),
-        CheckpointCommand::Export { .. } => absent("headlong checkpoint export"),
-    }
-}
-
 fn bench(command: &BenchCommand) -> Result<()> {
     match command {
-        BenchCommand::Iteration(_) => absent("headlong bench iteration"),
+        BenchCommand::Iteration(arguments) => headlong::bench::iteration::run(arguments),
         BenchCommand::Reader(_) => absent("headlong bench reader"),
         BenchCommand::Embedding(_) => absent("headlong bench embedding"),
         BenchCommand::AllReduce(_) => absent("headlong bench all_reduce"),

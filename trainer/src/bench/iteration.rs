@@ -9,7 +9,7 @@ use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
 use super::shapes::{NUM_DENSE, Shape};
 use crate::build::Model;
 use crate::cli::{IterationArguments, RowCap};
-use crate::config::{Config, DENSE_NAMES, DeviceChoice, ModelConfig, Precision, ScheduleChoice, TableRows};
+use crate::config::{Config, DeviceChoice, ModelConfig, Precision, ScheduleChoice, TableRows};
 use crate::engine::{Engine, StepRates};
 use crate::error::{Error, Result};
 use crate::lanes::Lanes;
@@ -110,11 +110,7 @@ fn config(shape: &Shape, arguments: &IterationArguments) -> Result<Config> {
     config.train.learning_rate = shape.learning_rate;
     config.eval.batch_size = arguments.batch_size;
     config.run.threads = Some(arguments.threads);
-    let optimizer = arguments.optimizer.as_deref().unwrap_or("sgd");
-    config.optimizer.sparse.name = optimizer.to_owned();
-    // Optimisers for tables alone leave the dense network to SGD.
-    let dense = if DENSE_NAMES.contains(&optimizer) { optimizer } else { "sgd" };
-    config.optimizer.dense.name = dense.to_owned();
+    config.optimizer.set_both(arguments.optimizer.as_deref().unwrap_or("sgd"))?;
     config.optimizer.resolve()?;
     config.validate()?;
     let needed = shape.table_bytes()

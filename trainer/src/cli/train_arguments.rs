@@ -161,6 +161,8 @@ pub struct TrainOptions {
     pub dry_run: bool,
     /// What the configuration started from: `preset tiny`, or the file's name.
     pub origin: String,
+    /// The command line, as the log gives it.
+    pub command: String,
 }
 
 fn parse_eval_every(text: &str) -> Result<EvalEvery, String> {
@@ -197,6 +199,7 @@ impl TrainArguments {
             trace: self.trace.clone(),
             dry_run: self.dry_run,
             origin,
+            command: std::env::args().collect::<Vec<_>>().join(" "),
         };
         Ok((config, options))
     }

@@ -1,0 +1,381 @@
+//! A session: a model in training, its data, its evaluations and its checkpoints. The host's part of a run, around the
+//! iteration.
+//!
+//! A program of one's own drives it as `headlong train` does: [`Session::step`] until it gives `None`, with
+//! [`Session::evaluate`] and [`Session::save`] in between.
+
+use crate::checkpoint::{
+    Blob, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, RandomState, SaveReport,
+    SavedState, Select, Snapshot,
+};
+use crate::config::Config;
+use crate::data::{self, EvaluationData, failed};
+use crate::engine::{Engine, StepRates};
+use crate::error::{Error, Result};
+use crate::learning_rate::LearningRate;
+use crate::metrics::{EvalMetrics, MetricsAccumulator};
+use headlong_reader::{Batch, CriteoTextReader, IdMapper, Position, Reader};
+use serde::{Deserialize, Serialize};
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// File of a checkpoint that holds the state of admitted ids.
+pub const IDS_BLOB: &str = "ids.bin";
+/// File of a checkpoint that holds the dictionary.
+pub const DICTIONARY_BLOB: &str = "dictionary.bin";
+/// File of a checkpoint that holds the effective configuration.
+pub const CONFIG_BLOB: &str = "config.toml";
+
+/// What a session trains on.
+pub struct SessionData {
+    /// Training files.
+    pub train: Vec<PathBuf>,
+    /// Validation data, where there is any.
+    pub valid: Option<EvaluationData>,
+    /// Ids to rows, as they are before the first sample (a resumed session restores its own).
+    pub ids: IdMapper,
+    /// The bytes of the dictionary, where ids come from one: saved with every checkpoint.
+    pub dictionary: Option<Arc<Vec<u8>>>,
+    /// What checkpoints record of the data.
+    pub fingerprint: DataFingerprint,
+}
+
+/// Where a session starts.
+pub enum Start<'a> {
+    /// At the beginning, with initial weights.
+    Fresh,
+    /// At the beginning, with the weights of a checkpoint.
+    WeightsOf(&'a Checkpoint),
+    /// Where a checkpoint ended, in every respect.
+    Resume(&'a Checkpoint),
+}
+
+/// What a session remembers beyond weights and position.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    /// Best AUC of all evaluations.
+    pub best_auc: Option<f64>,
+    /// Step of the last evaluation.
+    pub last_eval_step: Option<u64>,
+    /// When the run was to end: epochs and steps of the configuration. A finished run that is asked for more goes on.
+    pub asked_for: Option<(f64, Option<u64>)>,
+    /// The `done` event of a finished run.
+    pub done: Option<serde_json::Value>,
+}
+
+/// A model in training.
+pub struct Session {
+    config: Config,
+    engine: Engine,
+    data: SessionData,
+    reader: CriteoTextReader,
+    /// Gives its buffers to the reader and gets the next batch.
+    incoming: Batch,
+    dense_rate: LearningRate,
+    sparse_rate: LearningRate,
+    step: u64,
+    samples: u64,
+    position: Position,
+    memory: Memory,
+    last_metrics: Option<EvalMetrics>,
+    accumulator: MetricsAccumulator,
+    checkpoints: Option<CheckpointDirectory>,
+}
+
+/// What one step did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepOutcome {
+    /// Mean loss of the batch, in nats, before the update.
+    pub loss: f64,
+    /// Samples trained on.
+    pub num_samples: u64,
+    /// Learning rate of the dense parameters.
+    pub learning_rate: f64,
+}
+
+impl Session {
+    /// Opens a session over a built engine.
+    ///
+    /// # Errors
+    /// Files that cannot be read; a checkpoint of another model, of other optimisers or of other data; a checkpoint
+    /// directory that another process uses.
+    pub fn open(
+        config: &Config,
+        mut engine: Engine,
+        mut data: SessionData,
+        start: &Start<'_>,
+    ) -> Result<Self> {
+        let (mut step, mut samples, mut position) = (0, 0, Position::default());
+        let (mut memory, mut last_metrics) = (Memory::default(), None);
+        match start {
+            Start::Fresh => {}
+            Start::WeightsOf(checkpoint) => {
+                load(&mut engine, checkpoint, &data.fingerprint, Select::WeightsOnly)?
+            }
+            Start::Resume(checkpoint) => {
+                load(&mut engine, checkpoint, &data.fingerprint, Select::All)?;
+                let state = &checkpoint.manifest().state;
+                (step, samples, last_metrics) = (state.step, state.samples, state.metrics);
+                position = parse_state("the reader's position", &state.reader)?;
+                memory = parse_state("the session's memory", &state.session)?;
+                restore_ids(checkpoint, &mut data.ids)?;
+            }
+        }
+        let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
+        let reader = data::open_training(config, &data.train, data.ids.clone(), &position, threads)?;
+        let keep_last = config.checkpoint.keep;
+        let checkpoints = match &config.checkpoint.dir {
+            Some(dir) => Some(
+                CheckpointDirectory::open(dir, DirectoryOptions { keep_last, ..DirectoryOptions::default() })
+                    .map_err(|error| failed("the checkpoint directory cannot be used", error))?,
+            ),
+            None => None,
+        };
+        let expected = data.valid.as_ref().and_then(EvaluationData::num_samples).unwrap_or(0);
+        Ok(Self {
+            dense_rate: LearningRate::dense(&config.train),
+            sparse_rate: LearningRate::sparse(&config.train),
+            accumulator: MetricsAccumulator::with_capacity(expected as usize),
+            config: config.clone(),
+            incoming: Batch::default(),
+            engine,
+            data,
+            reader,
+            step,
+            samples,
+            position,
+            memory,
+            last_metrics,
+            checkpoints,
+        })
+    }
+
+    /// Trains on the next batch; `None` where the data has ended.
+    ///
+    /// # Errors
+    /// Bad data (names file and line), a loss that is no number (names step and layer).
+    pub fn step(&mut self) -> Result<Option<StepOutcome>> {
+        if !self.engine.is_primed() {
+            if !self.read()? {
+                return Ok(None);
+            }
+            self.engine.prime(&mut self.incoming)?;
+        }
+        let learning_rate = self.dense_rate.at(self.step);
+        let rates = StepRates {
+            number: self.step + 1,
+            dense: learning_rate as f32,
+            sparse: self.sparse_rate.at(self.step) as f32,
+        };
+        let position = self.engine.position_after_now();
+        let num_samples = self.engine.num_samples_now() as u64;
+        let has_next = self.read()?;
+        let loss = self.engine.step(rates, has_next.then_some(&mut self.incoming))?;
+        self.step += 1;
+        self.samples += num_samples;
+        self.position = position;
+        Ok(Some(StepOutcome { loss, num_samples, learning_rate }))
+    }
+
+    fn read(&mut self) -> Result<bool> {
+        let started = self.engine.recorder().start();
+        let has_batch = self
+            .reader
+            .next(&mut self.incoming)
+            .map_err(|error| failed("the training data cannot be read", error))?;
+        if let Some(started) = started {
+            self.engine.recorder_mut().add("wait_for_data", crate::lanes::Lane::Copy, started);
+        }
+        Ok(has_batch)
+    }
+
+    /// Evaluates the weights as they are on the validation data.
+    ///
+    /// # Errors
+    /// Data that cannot be read. `None` where there is no validation data.
+    pub fn evaluate(&mut self) -> Result<Option<EvalMetrics>> {
+        let Some(valid) = &self.data.valid else { return Ok(None) };
+        let ids = self.ids_now()?;
+        let mut reader = valid.reader(&ids)?;
+        self.accumulator.clear();
+        let accumulator = &mut self.accumulator;
+        predict_all(&mut self.engine, &mut *reader, &mut |logits, labels| accumulator.push(logits, labels))?;
+        let metrics = self.accumulator.metrics();
+        self.memory.last_eval_step = Some(self.step);
+        self.memory.best_auc = match (self.memory.best_auc, metrics.auc) {
+            (Some(best), Some(auc)) => Some(best.max(auc)),
+            (best, auc) => best.or(auc),
+        };
+        self.last_metrics = Some(metrics);
+        Ok(Some(metrics))
+    }
+
+    /// The ids as they were right after the last batch that was trained on.
+    fn ids_now(&self) -> Result<IdMapper> {
+        self.reader.mapper_at(&self.position).map_err(|error| failed("the state of the ids is lost", error))
+    }
+
+    /// Saves everything. `finished` says why the run has ended, where it has.
+    ///
+    /// # Errors
+    /// A full disk, or whatever else the system says; the checkpoints that were there stay.
+    pub fn save(&mut self, finished: Option<&str>) -> Result<Option<SaveReport>> {
+        let Some(checkpoints) = &self.checkpoints else { return Ok(None) };
+        let ids = self.ids_now()?.state_bytes();
+        let config = self.config.to_commented_toml();
+        let mut blobs = vec![blob(CONFIG_BLOB, config.as_bytes())];
+        if !ids.is_empty() {
+            blobs.push(blob(IDS_BLOB, &ids));
+        }
+        if let Some(dictionary) = &self.data.dictionary {
+            blobs.push(blob(DICTIONARY_BLOB, dictionary));
+        }
+        let snapshot = Snapshot { source: self.engine.model(), state: self.saved_state(finished), blobs };
+        let report =
+            checkpoints.save(&snapshot).map_err(|error| failed("the checkpoint was not saved", error))?;
+        Ok(Some(report))
+    }
+
+    fn saved_state(&self, finished: Option<&str>) -> SavedState {
+        let model = self.engine.model();
+        let value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
+        SavedState {
+            step: self.step,
+            samples: self.samples,
+            finished: finished.map(str::to_owned),
+            model: model.fingerprint(),
+            optimizers: model.optimizer_fingerprint(),
+            data: self.data.fingerprint.clone(),
+            reader: value(serde_json::to_value(self.position)),
+            random: RandomState { seed: self.config.train.seed, step: self.step },
+            metrics: self.last_metrics,
+            session: value(serde_json::to_value(&self.memory)),
+        }
+    }
+
+    /// Digest of all weights and optimiser states.
+    ///
+    /// # Errors
+    /// None on the CPU.
+    pub fn weights_digest(&self) -> Result<String> {
+        crate::digest::weights_digest(self.engine.model())
+            .map_err(|error| failed("the weights cannot be read", error))
+    }
+
+    /// Steps done.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// Samples trained on.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Where the data stands behind the last step.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// The reader: its progress, the time it was waited for, the rows it skipped.
+    pub fn reader(&self) -> &CriteoTextReader {
+        &self.reader
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// What the session remembers; `memory_mut` lets the driver add to it before a save.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// See [`Session::memory`].
+    pub fn memory_mut(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+
+    /// The last evaluation.
+    pub fn last_metrics(&self) -> Option<&EvalMetrics> {
+        self.last_metrics.as_ref()
+    }
+
+    /// Samples of the validation data, where they have been counted.
+    pub fn valid_samples(&self) -> Option<u64> {
+        self.data.valid.as_ref().and_then(EvaluationData::num_samples)
+    }
+
+    /// How long the session has waited for data.
+    pub fn data_wait(&self) -> Duration {
+        self.reader.wait_time()
+    }
+}
+
+/// Predicts everything that `reader` gives and hands logits and labels to `take`, batch by batch. Returns what it took.
+///
+/// # Errors
+/// Data that cannot be read.
+pub fn predict_all(
+    engine: &mut Engine,
+    reader: &mut dyn Reader,
+    take: &mut dyn FnMut(&[f32], &[f32]),
+) -> Result<Duration> {
+    let started = Instant::now();
+    let mut batch = Batch::default();
+    while reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))? {
+        engine.predict(&mut batch, take)?;
+    }
+    Ok(started.elapsed())
+}
+
+/// Loads a checkpoint into an engine after checking that it is of this model and of data prepared alike.
+///
+/// # Errors
+/// The first difference, by name; damaged files.
+pub fn load(
+    engine: &mut Engine,
+    checkpoint: &Checkpoint,
+    data: &DataFingerprint,
+    select: Select,
+) -> Result<()> {
+    let model = engine.model_mut();
+    let checks = checkpoint
+        .check_model(&model.fingerprint())
+        .and_then(|()| match select {
+            Select::All => checkpoint.check_optimizers(&model.optimizer_fingerprint()),
+            Select::WeightsOnly => Ok(()),
+        })
+        .and_then(|()| checkpoint.check_data(data))
+        .and_then(|()| checkpoint.load(model, select));
+    checks.map_err(|error| failed("the checkpoint cannot be loaded", error))?;
+    engine.weights_changed();
+    Ok(())
+}
+
+/// Restores the state of admitted ids that a checkpoint holds.
+///
+/// # Errors
+/// A damaged file.
+pub fn restore_ids(checkpoint: &Checkpoint, ids: &mut IdMapper) -> Result<()> {
+    let blob = checkpoint.blob(IDS_BLOB).map_err(|error| failed("the checkpoint cannot be loaded", error))?;
+    let Some(mut blob) = blob else { return Ok(()) };
+    let mut bytes = Vec::new();
+    let path = checkpoint.path().join(IDS_BLOB);
+    blob.read_to_end(&mut bytes).map_err(|source| Error::Io { action: "read", path, source })?;
+    ids.restore_state(&bytes).map_err(|error| failed("the checkpoint cannot be loaded", error))
+}
+
+fn parse_state<T: serde::de::DeserializeOwned>(what: &str, value: &serde_json::Value) -> Result<T> {
+    serde_json::from_value(value.clone())
+        .map_err(|error| failed(&format!("{what} in the checkpoint is damaged"), error))
+}
+
+fn blob<'a>(file: &str, bytes: &'a [u8]) -> Blob<'a> {
+    let estimated_bytes = bytes.len() as u64;
+    Blob { file: file.to_owned(), estimated_bytes, write: Box::new(move |out| out.write_all(bytes)) }
+}

@@ -1,0 +1,162 @@
+//! What the stages of a run took: the table of `--time`, and a trace that Perfetto opens.
+
+use crate::error::{Error, Result};
+use crate::lanes::{Lane, Stage};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Instant;
+
+/// A trace holds at most this many spans, so that a long run with `--trace` stays small: about 100 MB of JSON.
+const MOST_SPANS: usize = 1_000_000;
+
+/// What is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Record {
+    /// Sum up the time of every stage.
+    pub times: bool,
+    /// Keep every span for a trace.
+    pub spans: bool,
+}
+
+/// Sums and spans of stages.
+#[derive(Debug)]
+pub struct Recorder {
+    record: Record,
+    since: Instant,
+    totals: Vec<Total>,
+    spans: Vec<Span>,
+}
+
+/// All runs of one stage.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Total {
+    /// The stage.
+    pub name: &'static str,
+    /// Its lane.
+    pub lane: Lane,
+    /// Runs.
+    pub runs: u64,
+    /// Seconds in all.
+    pub seconds: f64,
+}
+
+#[derive(Debug)]
+struct Span {
+    name: &'static str,
+    lane: Lane,
+    start_us: f64,
+    duration_us: f64,
+}
+
+impl Recorder {
+    /// Records what `record` says, from now on.
+    pub fn new(record: Record) -> Self {
+        let spans = Vec::with_capacity(if record.spans { 4096 } else { 0 });
+        Self { record, since: Instant::now(), totals: Vec::with_capacity(32), spans }
+    }
+
+    /// Records nothing and asks for no clock.
+    pub fn off() -> Self {
+        Self::new(Record::default())
+    }
+
+    /// The start of a stage, where anything is recorded.
+    pub fn start(&self) -> Option<Instant> {
+        (self.record.times || self.record.spans).then(Instant::now)
+    }
+
+    /// The end of a stage.
+    pub fn finish(&mut self, stage: &Stage, started: Option<Instant>) {
+        if let Some(started) = started {
+            self.add(stage.name, stage.lane, started);
+        }
+    }
+
+    /// The end of something that is no stage, such as reading a batch.
+    pub fn add(&mut self, name: &'static str, lane: Lane, started: Instant) {
+        let duration = started.elapsed();
+        match self.totals.iter_mut().find(|total| total.name == name) {
+            Some(total) => {
+                total.runs += 1;
+                total.seconds += duration.as_secs_f64();
+            }
+            None => self.totals.push(Total { name, lane, runs: 1, seconds: duration.as_secs_f64() }),
+        }
+        if self.record.spans && self.spans.len() < MOST_SPANS {
+            let start_us = started.duration_since(self.since).as_secs_f64() * 1e6;
+            self.spans.push(Span { name, lane, start_us, duration_us: duration.as_secs_f64() * 1e6 });
+        }
+    }
+
+    /// Every stage that ran, in the order of its first run.
+    pub fn totals(&self) -> &[Total] {
+        &self.totals
+    }
+
+    /// The table of `--time`: a line a stage, with microseconds a run and its share.
+    pub fn table(&self) -> String {
+        let all: f64 = self.totals.iter().map(|total| total.seconds).sum();
+        let mut text =
+            format!("{:<24} {:<8} {:>9} {:>12} {:>7}\n", "stage", "lane", "runs", "us a run", "share");
+        for total in &self.totals {
+            let microseconds = total.seconds * 1e6 / total.runs.max(1) as f64;
+            let share = 100.0 * total.seconds / all.max(f64::MIN_POSITIVE);
+            let (name, lane, runs) = (total.name, total.lane.name(), total.runs);
+            text += &format!("{name:<24} {lane:<8} {runs:>9} {microseconds:>12.1} {share:>6.1}%\n");
+        }
+        text
+    }
+
+    /// Writes the spans as a Chrome trace (JSON), one track per rank and lane; <https://ui.perfetto.dev> opens it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_trace(&self, path: &Path, rank: usize) -> Result<()> {
+        let track = |lane: Lane| Lane::ALL.iter().position(|&other| other == lane).unwrap_or(0);
+        let mut events: Vec<Value> = Lane::ALL
+            .iter()
+            .map(|&lane| {
+                let name = format!("{} lane", lane.name());
+                json!({"name": "thread_name", "ph": "M", "pid": rank, "tid": track(lane), "args": {"name": name}})
+            })
+            .collect();
+        events.push(
+            json!({"name": "process_name", "ph": "M", "pid": rank, "args": {"name": format!("rank {rank}")}}),
+        );
+        events.extend(self.spans.iter().map(|span| {
+            json!({"name": span.name, "ph": "X", "pid": rank, "tid": track(span.lane), "ts": span.start_us, "dur": span.duration_us})
+        }));
+        let text = json!({ "traceEvents": events, "displayTimeUnit": "ns" }).to_string();
+        std::fs::write(path, text).map_err(|source| Error::Io {
+            action: "write",
+            path: path.to_owned(),
+            source,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_names_ranks_lanes_and_stages() {
+        let mut recorder = Recorder::new(Record { times: true, spans: true });
+        let started = recorder.start().unwrap();
+        recorder.add("lookup", Lane::Sparse, started);
+        recorder.add("lookup", Lane::Sparse, started);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.json");
+        recorder.write_trace(&path, 3).unwrap();
+        let trace: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
+        assert_eq!(spans.len(), 2);
+        assert_eq!(
+            (&spans[0]["name"], &spans[0]["pid"], &spans[0]["tid"]),
+            (&json!("lookup"), &json!(3), &json!(1))
+        );
+        assert_eq!(recorder.totals()[0].runs, 2);
+        assert!(recorder.table().contains("lookup"));
+    }
+}

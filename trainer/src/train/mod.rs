@@ -1,0 +1,316 @@
+//! `headlong train`: from a configuration to a trained model, and everything a person or a script wants to hear on the way.
+
+mod prepare;
+mod progress;
+
+pub use prepare::Prepared;
+
+use crate::build::Model;
+use crate::checkpoint::{self, Checkpoint};
+use crate::cli::TrainOptions;
+use crate::config::{Config, EvalEvery};
+use crate::data::{count_samples, failed};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::lanes::Lanes;
+use crate::plan::Plan;
+use crate::report::{self, At, Done, Eval, Reporter};
+use crate::session::{Session, Start};
+use crate::signals::StopRequest;
+use crate::trace::{Record, Recorder};
+use headlong_device::Stream;
+use progress::Meter;
+use serde_json::Map;
+use std::time::Instant;
+
+/// Trains as `config` says.
+///
+/// # Errors
+/// Everything in [`Error`]; what was saved before stays.
+pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
+    let resumed = find_checkpoint(config, options)?;
+    let mut reporter = Reporter::new(options.log_json.as_ref(), resumed.is_some())?;
+    let outcome = run_with(config, options, resumed.as_ref(), &mut reporter);
+    if let Err(error) = &outcome {
+        reporter.error(error, Map::new())?;
+    }
+    outcome
+}
+
+fn run_with(
+    config: &Config,
+    options: &TrainOptions,
+    resumed: Option<&Checkpoint>,
+    reporter: &mut Reporter,
+) -> Result<()> {
+    if let Some(done) = resumed.and_then(|checkpoint| already_done(config, checkpoint)) {
+        reporter.note("this run has finished already; its last words again:");
+        let state = &resumed.expect("the answer came from a checkpoint").manifest().state;
+        return reporter.done(At { step: state.step, samples: state.samples }, &done);
+    }
+    if options.resume && resumed.is_none() {
+        reporter.note("--resume: there is no checkpoint yet, so training starts from the beginning");
+    }
+    let stop = StopRequest::listen()?;
+    let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
+    let prepared = Prepared::new(config, resumed, threads, reporter)?;
+    let plan = prepared.plan(config, &options.origin, reporter)?;
+    if options.dry_run {
+        return Ok(());
+    }
+    let session = open_session(config, options, &prepared, resumed, threads)?;
+    announce(config, options, &prepared, &plan, &session, reporter)?;
+    let run = Run {
+        ends_at_step: ends_at_step(config, &prepared, threads, reporter)?,
+        eval_every: eval_every(config, &prepared, threads, reporter)?,
+        meter: Meter::new(&session),
+        saved_at_step: None,
+        stop,
+        session,
+        config,
+        options,
+        reporter,
+    };
+    run.to_the_end()
+}
+
+/// The checkpoint that `--resume` goes on from.
+fn find_checkpoint(config: &Config, options: &TrainOptions) -> Result<Option<Checkpoint>> {
+    match &config.checkpoint.dir {
+        Some(dir) if options.resume => {
+            checkpoint::newest(dir).map_err(|error| failed("the run cannot be resumed", error))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The last words of a run that has finished and is not asked for more now than it was then.
+fn already_done(config: &Config, checkpoint: &Checkpoint) -> Option<Done> {
+    let state = &checkpoint.manifest().state;
+    state.finished.as_ref()?;
+    let memory: crate::session::Memory = serde_json::from_value(state.session.clone()).ok()?;
+    let same = memory.asked_for == Some((config.train.epochs, config.train.steps));
+    memory.done.filter(|_| same).and_then(|done| serde_json::from_value(done).ok())
+}
+
+fn open_session(
+    config: &Config,
+    options: &TrainOptions,
+    prepared: &Prepared,
+    resumed: Option<&Checkpoint>,
+    threads: usize,
+) -> Result<Session> {
+    let stream = Stream::cpu(threads);
+    let data = prepared.session_data(config, threads)?;
+    let model = Model::new(config, &prepared.table_rows, &stream)?;
+    let record = Record { times: options.time, spans: options.trace.is_some() };
+    let engine = Engine::new(model, Lanes::serial(stream), Recorder::new(record));
+    let init_from = match &options.init_from {
+        Some(dir) => Some(checkpoint::open(dir).map_err(|error| failed("--init-from", error))?),
+        None => None,
+    };
+    let start = match (resumed, &init_from) {
+        (Some(checkpoint), _) => Start::Resume(checkpoint),
+        (None, Some(checkpoint)) => Start::WeightsOf(checkpoint),
+        (None, None) => Start::Fresh,
+    };
+    Session::open(config, engine, data, &start)
+}
+
+fn announce(
+    config: &Config,
+    options: &TrainOptions,
+    prepared: &Prepared,
+    plan: &Plan,
+    session: &Session,
+    reporter: &mut Reporter,
+) -> Result<()> {
+    if session.steps() > 0 {
+        reporter.note(&format!("resumed at step {} (sample {})", session.steps(), session.samples()));
+    }
+    let to_value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
+    reporter.start(&report::Start {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: options.origin.clone(),
+        config: to_value(serde_json::to_value(config)),
+        plan: to_value(serde_json::to_value(plan)),
+        data: prepared.summary(session.valid_samples()),
+        seed: config.train.seed,
+    })
+}
+
+/// The step at which the run ends, where that is known before it begins. Parts of an epoch need the rows counted.
+fn ends_at_step(
+    config: &Config,
+    prepared: &Prepared,
+    threads: usize,
+    reporter: &Reporter,
+) -> Result<Option<u64>> {
+    let train = &config.train;
+    if let Some(steps) = train.steps {
+        return Ok(Some(steps));
+    }
+    let fraction = train.epochs.fract();
+    let rows = match (fraction == 0.0, prepared.train_rows) {
+        (_, Some(rows)) => rows,
+        (true, None) => return Ok(None),
+        (false, None) => counted(config, prepared, threads, reporter)?,
+    };
+    let per_step = (train.batch_size * train.accumulate) as u64;
+    let part = (rows as f64 * fraction).round() as u64;
+    Ok(Some(train.epochs.trunc() as u64 * rows.div_ceil(per_step) + part.div_ceil(per_step)))
+}
+
+/// Steps between two evaluations; none where there is one at the end alone.
+fn eval_every(
+    config: &Config,
+    prepared: &Prepared,
+    threads: usize,
+    reporter: &Reporter,
+) -> Result<Option<u64>> {
+    let fraction = match config.eval.every {
+        EvalEvery::Steps(steps) => return Ok((steps > 0).then_some(steps)),
+        EvalEvery::EpochFraction(_) if prepared.valid.is_empty() => return Ok(None),
+        EvalEvery::EpochFraction(fraction) => fraction,
+    };
+    let rows = match prepared.train_rows {
+        Some(rows) => rows,
+        None => counted(config, prepared, threads, reporter)?,
+    };
+    // MLPerf's rule rounds down; a fraction below one step means every step.
+    let per_step = (config.train.batch_size * config.train.accumulate) as f64;
+    Ok(Some(((rows as f64 * fraction / per_step).floor() as u64).max(1)))
+}
+
+fn counted(config: &Config, prepared: &Prepared, threads: usize, reporter: &Reporter) -> Result<u64> {
+    let started = Instant::now();
+    let rows = count_samples(config, &prepared.train, threads)?;
+    let seconds = started.elapsed().as_secs_f64();
+    reporter.note(&format!("counted {} training rows in {}", report::count(rows), report::duration(seconds)));
+    Ok(rows)
+}
+
+/// A run in progress.
+struct Run<'a> {
+    config: &'a Config,
+    options: &'a TrainOptions,
+    reporter: &'a mut Reporter,
+    session: Session,
+    stop: StopRequest,
+    meter: Meter,
+    ends_at_step: Option<u64>,
+    eval_every: Option<u64>,
+    saved_at_step: Option<u64>,
+}
+
+impl Run<'_> {
+    fn to_the_end(mut self) -> Result<()> {
+        loop {
+            if let Some(signal) = self.stop.asked() {
+                return self.interrupted(signal);
+            }
+            if self.ends_at_step.is_some_and(|end| self.session.steps() >= end) {
+                break;
+            }
+            if !self.one_step()? {
+                break;
+            }
+            let step = self.session.steps();
+            if self.eval_every.is_some_and(|every| step.is_multiple_of(every)) && self.evaluate_to_target()? {
+                return self.finish("target_auc");
+            }
+            let save_every = self.config.checkpoint.save_every;
+            if save_every > 0 && step.is_multiple_of(save_every) {
+                self.save(None)?;
+            }
+        }
+        let evaluated = self.session.memory().last_eval_step == Some(self.session.steps());
+        if !evaluated && self.evaluate_to_target()? {
+            return self.finish("target_auc");
+        }
+        self.finish("finished")
+    }
+
+    /// One step and its progress; false where the data has ended.
+    fn one_step(&mut self) -> Result<bool> {
+        let Some(outcome) = self.session.step()? else { return Ok(false) };
+        self.meter.add(&outcome);
+        let at = self.at();
+        let fraction = self.meter.fraction(&self.session, self.ends_at_step, self.config.train.epochs);
+        self.reporter.advance(at, fraction);
+        if at.step.is_multiple_of(self.config.train.log_every.max(1)) {
+            let step = self.meter.report(&self.session);
+            self.reporter.step(at, &step)?;
+        }
+        Ok(true)
+    }
+
+    fn at(&self) -> At {
+        At { step: self.session.steps(), samples: self.session.samples() }
+    }
+
+    /// Evaluates; true where the target is reached.
+    fn evaluate_to_target(&mut self) -> Result<bool> {
+        let started = Instant::now();
+        let Some(metrics) = self.session.evaluate()? else { return Ok(false) };
+        let eval = Eval { metrics, eval_s: started.elapsed().as_secs_f64() };
+        self.meter.evaluated(eval);
+        let at = self.at();
+        self.reporter.eval(at, &eval)?;
+        Ok(metrics.auc.zip(self.config.eval.target_auc).is_some_and(|(auc, target)| auc >= target))
+    }
+
+    fn save(&mut self, finished: Option<&str>) -> Result<()> {
+        let started = Instant::now();
+        let Some(report) = self.session.save(finished)? else { return Ok(()) };
+        self.saved_at_step = Some(self.session.steps());
+        let seconds = started.elapsed().as_secs_f64();
+        let at = self.at();
+        self.reporter.checkpoint(at, &report::Checkpoint { path: report.path, bytes: report.bytes, seconds })
+    }
+
+    /// Saves, says the last words and ends with the signal's exit code.
+    fn interrupted(mut self, signal: i32) -> Result<()> {
+        if self.saved_at_step != Some(self.session.steps()) {
+            self.save(None)?;
+        }
+        let done = self.done(if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" })?;
+        let at = self.at();
+        self.reporter.done(at, &done)?;
+        Err(Error::Interrupted { signal })
+    }
+
+    fn finish(mut self, reason: &str) -> Result<()> {
+        let done = self.done(reason)?;
+        let memory = self.session.memory_mut();
+        memory.asked_for = Some((self.config.train.epochs, self.config.train.steps));
+        memory.done = serde_json::to_value(&done).ok();
+        self.save(Some(reason))?;
+        if self.options.time {
+            self.reporter.result(&self.session.engine().recorder().table());
+        }
+        if let Some(file) = &self.options.trace {
+            self.session.engine().recorder().write_trace(file, 0)?;
+            self.reporter.note(&format!("trace {}: open it with https://ui.perfetto.dev", file.display()));
+        }
+        let skipped = self.session.reader().skip_report();
+        if skipped.total > 0 {
+            let first: Vec<String> = skipped.first.iter().map(ToString::to_string).collect();
+            let message = format!("{} bad rows were skipped; the first: {}", skipped.total, first.join("; "));
+            self.reporter.warning(&message, Map::new())?;
+        }
+        let at = self.at();
+        self.reporter.done(at, &done)
+    }
+
+    fn done(&self, reason: &str) -> Result<Done> {
+        Ok(Done {
+            reason: reason.to_owned(),
+            wall_s: self.reporter.seconds(),
+            samples_per_s: self.meter.samples_per_s(&self.session),
+            peak_rss_bytes: report::peak_rss_bytes(),
+            weights_digest: self.session.weights_digest()?,
+            last_eval: self.meter.last_eval(),
+        })
+    }
+}

@@ -1,0 +1,156 @@
+//! Before the first step: files found or made, ids given rows, the plan printed and checked.
+
+use crate::checkpoint::Checkpoint;
+use crate::config::{Config, Ids};
+use crate::data::{self, EvaluationData, failed};
+use crate::dictionary::RunDictionary;
+use crate::error::Result;
+use crate::machine::Machine;
+use crate::plan::{Facts, Plan};
+use crate::report::{DataSummary, Reporter, count};
+use crate::session::SessionData;
+use headlong_device::pool::Pool;
+use headlong_reader::IdMapper;
+use headlong_reader::synthetic::{self, SyntheticOptions, SyntheticReport};
+use std::path::PathBuf;
+
+/// The files of a run and what is known of them before training.
+pub struct Prepared {
+    /// Training files.
+    pub train: Vec<PathBuf>,
+    /// Validation files.
+    pub valid: Vec<PathBuf>,
+    /// The report of the synthetic data, where that is what the run trains on.
+    pub synthetic: Option<SyntheticReport>,
+    /// The dictionary, where ids come from one.
+    pub dictionary: Option<RunDictionary>,
+    /// Rows of the training files, where known.
+    pub train_rows: Option<u64>,
+    /// Rows of each table.
+    pub table_rows: Vec<u64>,
+}
+
+impl Prepared {
+    /// Finds or makes the data. `resumed` is the checkpoint that the run goes on from: it brings its dictionary.
+    ///
+    /// # Errors
+    /// Files that cannot be read or written.
+    pub fn new(
+        config: &Config,
+        resumed: Option<&Checkpoint>,
+        threads: usize,
+        reporter: &Reporter,
+    ) -> Result<Self> {
+        let mut prepared = Self {
+            train: config.data.train.clone(),
+            valid: config.data.valid.clone(),
+            synthetic: None,
+            dictionary: None,
+            train_rows: None,
+            table_rows: Vec::new(),
+        };
+        if prepared.train.is_empty() {
+            prepared.make_synthetic(config, threads, reporter)?;
+        }
+        if config.data.ids == Ids::Dictionary {
+            let found = match resumed {
+                Some(checkpoint) => RunDictionary::of_checkpoint(checkpoint)?,
+                None => RunDictionary::find_or_build(config, &prepared.train, threads, reporter)?,
+            };
+            prepared.train_rows = prepared.train_rows.or(found.rows_read());
+            prepared.dictionary = Some(found);
+        }
+        let dictionary_rows = prepared.dictionary.as_ref().map(|dictionary| dictionary.table_rows(config));
+        prepared.table_rows = config.table_rows(dictionary_rows.as_deref())?;
+        Ok(prepared)
+    }
+
+    fn make_synthetic(&mut self, config: &Config, threads: usize, reporter: &Reporter) -> Result<()> {
+        let settings = &config.synthetic;
+        let options = SyntheticOptions {
+            seed: settings.seed,
+            train_rows: settings.train_rows,
+            valid_rows: settings.valid_rows,
+            ..SyntheticOptions::default()
+        };
+        let folder = config.run.output_dir.join("synthetic-data");
+        reporter.note(&format!(
+            "no --data: writing synthetic Criteo-format data, {} + {} rows, to {}",
+            count(options.train_rows),
+            count(options.valid_rows),
+            folder.display()
+        ));
+        let report = synthetic::generate(&options, &folder, &Pool::new(threads), &mut |_| {})
+            .map_err(|error| failed("the synthetic data cannot be written", error))?;
+        reporter.result(&format!(
+            "data      {} and {} ({}); click rate {:.4}; best possible AUC {:.5}, log loss {:.5}",
+            report.train_file.display(),
+            report.valid_file.display(),
+            if report.reused { "made earlier" } else { "made now" },
+            report.click_rate,
+            report.best_auc,
+            report.best_log_loss
+        ));
+        self.train = vec![report.train_file.clone()];
+        if self.valid.is_empty() {
+            self.valid = vec![report.valid_file.clone()];
+        }
+        self.train_rows = Some(options.train_rows);
+        self.synthetic = Some(report);
+        Ok(())
+    }
+
+    /// Prints the plan and refuses what does not fit.
+    ///
+    /// # Errors
+    /// [`crate::Error::DoesNotFit`].
+    pub fn plan(&self, config: &Config, origin: &str, reporter: &Reporter) -> Result<Plan> {
+        let machine = Machine::detect();
+        let facts = Facts { table_rows: &self.table_rows, data_rows: self.train_rows, machine: &machine };
+        let plan = Plan::new(config, &facts);
+        reporter.result(&format!("plan of {origin}\n{}", plan.to_text()));
+        plan.check(config)?;
+        Ok(plan)
+    }
+
+    /// The id mapper of the run, before it has seen a sample.
+    ///
+    /// # Errors
+    /// Tables that the policy cannot fill.
+    pub fn id_mapper(&self, config: &Config) -> Result<IdMapper> {
+        match &self.dictionary {
+            Some(dictionary) => dictionary.mapper(&self.table_rows),
+            None => data::id_mapper(config, &self.table_rows),
+        }
+    }
+
+    /// What the session trains on.
+    ///
+    /// # Errors
+    /// Validation files that cannot be read.
+    pub fn session_data(&self, config: &Config, threads: usize) -> Result<SessionData> {
+        let valid = match self.valid.is_empty() {
+            true => None,
+            false => Some(EvaluationData::open(config, &self.valid, true, threads)?),
+        };
+        let checksum = self.dictionary.as_ref().map(RunDictionary::checksum);
+        Ok(SessionData {
+            train: self.train.clone(),
+            valid,
+            ids: self.id_mapper(config)?,
+            dictionary: self.dictionary.as_ref().map(RunDictionary::bytes),
+            fingerprint: data::fingerprint(config, checksum),
+        })
+    }
+
+    /// What the log says about the data.
+    pub fn summary(&self, valid_rows: Option<u64>) -> DataSummary {
+        DataSummary {
+            train: self.train.clone(),
+            train_rows: self.train_rows,
+            valid: self.valid.clone(),
+            valid_rows,
+            synthetic: self.synthetic.is_some(),
+        }
+    }
+}

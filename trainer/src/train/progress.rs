@@ -1,0 +1,87 @@
+//! Rates and shares between two lines of progress.
+
+use crate::report::{Eval, Step};
+use crate::session::{Session, StepOutcome};
+use headlong_reader::Reader as _;
+use std::time::{Duration, Instant};
+
+/// Adds up what happens between two `step` events.
+pub struct Meter {
+    begun: Instant,
+    samples_before: u64,
+    since: Instant,
+    loss_sum: f64,
+    samples: u64,
+    learning_rate: f64,
+    wait_before: Duration,
+    eval_seconds: f64,
+    last_eval: Option<Eval>,
+}
+
+impl Meter {
+    /// A meter that starts now.
+    pub fn new(session: &Session) -> Self {
+        Self {
+            begun: Instant::now(),
+            samples_before: session.samples(),
+            since: Instant::now(),
+            loss_sum: 0.0,
+            samples: 0,
+            learning_rate: 0.0,
+            wait_before: session.data_wait(),
+            eval_seconds: 0.0,
+            last_eval: None,
+        }
+    }
+
+    /// Counts a step.
+    pub fn add(&mut self, outcome: &StepOutcome) {
+        self.loss_sum += outcome.loss * outcome.num_samples as f64;
+        self.samples += outcome.num_samples;
+        self.learning_rate = outcome.learning_rate;
+    }
+
+    /// Counts an evaluation.
+    pub fn evaluated(&mut self, eval: Eval) {
+        self.eval_seconds += eval.eval_s;
+        self.last_eval = Some(eval);
+    }
+
+    /// The last evaluation.
+    pub fn last_eval(&self) -> Option<Eval> {
+        self.last_eval
+    }
+
+    /// The steps since the last report, which it starts anew.
+    pub fn report(&mut self, session: &Session) -> Step {
+        let seconds = self.since.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
+        let waited = session.data_wait();
+        let samples = self.samples.max(1) as f64;
+        let step = Step {
+            loss: self.loss_sum / samples,
+            learning_rate: self.learning_rate,
+            samples_per_s: self.samples as f64 / seconds,
+            data_wait_share: (waited.saturating_sub(self.wait_before).as_secs_f64() / seconds).min(1.0),
+            eval_share: (self.eval_seconds / seconds).min(1.0),
+        };
+        (self.since, self.wait_before) = (Instant::now(), waited);
+        (self.loss_sum, self.samples, self.eval_seconds) = (0.0, 0, 0.0);
+        step
+    }
+
+    /// Samples a second since the meter was made, evaluations and checkpoints included.
+    pub fn samples_per_s(&self, session: &Session) -> f64 {
+        let seconds = self.begun.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
+        (session.samples() - self.samples_before) as f64 / seconds
+    }
+
+    /// Which part of the run is done: by steps where their number is known, else by bytes of the files.
+    pub fn fraction(&self, session: &Session, ends_at_step: Option<u64>, epochs: f64) -> Option<f64> {
+        if let Some(end) = ends_at_step {
+            return Some(session.steps() as f64 / end.max(1) as f64);
+        }
+        let progress = session.reader().progress();
+        let of_epoch = progress.stored_bytes_read as f64 / progress.stored_bytes.max(1) as f64;
+        Some((session.position().epoch as f64 + of_epoch) / epochs)
+    }
+}
