@@ -133,7 +133,7 @@ fn eight_hex_digits(bytes: [u8; 8]) -> Option<u32> {
     // enough, and never carries into the next one.
     let low = word & !HIGH;
     let at_least = |bytes: u64, least: u8| bytes.wrapping_add((0x80 - least as u64) * ONES);
-    let lower_case = low | 0x20 * ONES;
+    let lower_case = low | (0x20 * ONES);
     let is_digit = at_least(low, b'0') & !at_least(low, b'9' + 1);
     let is_letter = at_least(lower_case, b'a') & !at_least(lower_case, b'f' + 1);
     if (is_digit | is_letter) & !word & HIGH != HIGH {
