@@ -79,6 +79,7 @@ pub mod table;
 pub mod tables;
 pub mod testing;
 pub mod update;
+mod vector;
 
 pub use checkpoint::{RowSink, RowSource, SavedRows, TensorSpec};
 pub use error::{EmbeddingError, Result};

@@ -1,15 +1,10 @@
 //! One tile of a lookup: rows to vectors, in strips of at most 128 columns.
 
 use crate::table::Pooling;
+use crate::vector::{entries_ahead, prefetch_row};
 use headlong_device::pool::SharedMut;
-use headlong_device::vector::prefetch;
 use headlong_device::{MatRef, vectorized};
-
-/// Bytes of rows asked for ahead of use.
-const AHEAD_BYTES: usize = 4096;
-
-/// Floats in a cache line.
-const LINE: usize = 16;
+use std::ops::Range;
 
 /// One tile: the samples of `offsets`, which index `values`.
 pub(super) struct Gather<'a> {
@@ -23,14 +18,19 @@ pub(super) struct Gather<'a> {
 }
 
 impl Gather<'_> {
-    fn bag(&self, sample: usize) -> &[u64] {
-        &self.values[self.offsets[sample] as usize..self.offsets[sample + 1] as usize]
+    /// The entries of the tile, in `values`.
+    fn ids(&self) -> Range<usize> {
+        self.offsets[0] as usize..self.offsets[self.offsets.len() - 1] as usize
     }
 
     pub(super) fn in_range(&self) -> bool {
-        let (first, last) = (self.offsets[0] as usize, self.offsets[self.offsets.len() - 1] as usize);
         let rows = self.weights.rows() as u64;
-        self.values[first..last].iter().fold(true, |fine, &row| fine & (row < rows))
+        self.values[self.ids()].iter().fold(true, |fine, &row| fine & (row < rows))
+    }
+
+    /// Whether every sample of the tile has one id.
+    fn is_one_hot(&self) -> bool {
+        self.offsets.windows(2).fold(true, |one, bounds| one & (bounds[1] - bounds[0] == 1))
     }
 }
 
@@ -51,63 +51,93 @@ vectorized! {
 }
 
 /// The columns `column .. column + len` of all samples of the tile, `len` at most `W`. Returns `len`.
+///
+/// Both sides of the copy are asked for ahead: the rows lie anywhere, the vectors a whole sample apart.
 #[inline(always)]
 fn gather_strip<const W: usize>(tile: &Gather, column: usize, len: usize) -> usize {
-    let ahead = (AHEAD_BYTES / (4 * W)).max(1);
-    let (data, stride) = (tile.weights.data(), tile.weights.stride());
-    for sample in 0..tile.offsets.len() - 1 {
-        let first = tile.offsets[sample] as usize;
-        let bag = tile.bag(sample);
-        for entry in first..first + bag.len() {
-            if let Some(&row) = tile.values.get(entry + ahead) {
-                let start = (row as usize).wrapping_mul(stride).wrapping_add(column);
-                for line in 0..W / LINE {
-                    prefetch(data, start.wrapping_add(line * LINE));
-                }
-            }
-        }
-        // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes these samples' columns of
-        // this table, and each of them once.
-        let target = unsafe { tile.out.slice(tile.out_first + sample * tile.out_stride + column, len) };
-        match bag {
-            [] => target.fill(0.0),
-            [row] => copy::<W>(target, &data[*row as usize * stride + column..][..len]),
-            rows => {
-                let mut sum = load::<W>(&data[rows[0] as usize * stride + column..][..len]);
-                for row in &rows[1..] {
-                    let values = load::<W>(&data[*row as usize * stride + column..][..len]);
-                    for (sum, value) in sum.iter_mut().zip(values) {
-                        *sum += value;
-                    }
-                }
-                if tile.pooling == Pooling::Mean {
-                    let reciprocal = 1.0 / rows.len() as f32;
-                    sum.iter_mut().for_each(|sum| *sum *= reciprocal);
-                }
-                copy::<W>(target, &sum[..len]);
-            }
-        }
+    let strip = Strip::<W> { tile, column, len };
+    if tile.is_one_hot() {
+        strip.copy_rows()
+    } else {
+        strip.pool_bags()
     }
     len
 }
 
-#[inline(always)]
-fn copy<const W: usize>(target: &mut [f32], source: &[f32]) {
-    if let (Ok(target), Ok(source)) = (<&mut [f32; W]>::try_from(&mut *target), <&[f32; W]>::try_from(source))
-    {
-        *target = *source;
-    } else {
-        target.copy_from_slice(source);
-    }
+struct Strip<'a, const W: usize> {
+    tile: &'a Gather<'a>,
+    column: usize,
+    len: usize,
 }
 
-/// `W` values, zeros where `source` is shorter.
-#[inline(always)]
-fn load<const W: usize>(source: &[f32]) -> [f32; W] {
-    if let Ok(source) = <&[f32; W]>::try_from(source) {
-        return *source;
+impl<const W: usize> Strip<'_, W> {
+    #[inline(always)]
+    fn row(&self, row: u64) -> &[f32] {
+        let weights = &self.tile.weights;
+        &weights.data()[row as usize * weights.stride() + self.column..][..self.len]
     }
-    let mut values = [0.0; W];
-    values[..source.len()].copy_from_slice(source);
-    values
+
+    /// Asks for the row of entry `entry` of the table's ids, if there is one.
+    #[inline(always)]
+    fn prefetch_entry(&self, entry: usize) {
+        let weights = &self.tile.weights;
+        if let Some(&row) = self.tile.values.get(entry) {
+            // Note: not checked yet where it is another tile's; a prefetch ignores what lies outside.
+            let start = (row as usize).wrapping_mul(weights.stride()).wrapping_add(self.column);
+            prefetch_row(weights.data(), start, W);
+        }
+    }
+
+    /// The vector of sample `sample` of the tile, to be written.
+    #[inline(always)]
+    fn vector<'v>(&self, sample: usize) -> &'v mut [f32] {
+        assert!(sample + 1 < self.tile.offsets.len(), "the sample lies in the tile");
+        let first = self.tile.out_first + sample * self.tile.out_stride + self.column;
+        // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes these samples' columns of
+        // this table, and each call's slice is gone before the next call.
+        unsafe { self.tile.out.slice(first, self.len) }
+    }
+
+    #[inline(always)]
+    fn prefetch_vector(&self, sample: usize) {
+        if sample + 1 < self.tile.offsets.len() {
+            prefetch_row(self.vector(sample), 0, W);
+        }
+    }
+
+    #[inline(always)]
+    fn copy_rows(&self) {
+        let ahead = entries_ahead(W);
+        let ids = self.tile.ids();
+        for (sample, &row) in self.tile.values[ids.clone()].iter().enumerate() {
+            self.prefetch_entry(ids.start + sample + ahead);
+            self.prefetch_vector(sample + ahead);
+            self.vector(sample).copy_from_slice(self.row(row));
+        }
+    }
+
+    #[inline(always)]
+    fn pool_bags(&self) {
+        let ahead = entries_ahead(W);
+        for (sample, bounds) in self.tile.offsets.windows(2).enumerate() {
+            let entries = bounds[0] as usize..bounds[1] as usize;
+            entries.clone().for_each(|entry| self.prefetch_entry(entry + ahead));
+            self.prefetch_vector(sample + ahead);
+            let bag = &self.tile.values[entries];
+            let [first, rest @ ..] = bag else {
+                self.vector(sample).fill(0.0);
+                continue;
+            };
+            let mut sum = [0.0; W];
+            sum[..self.len].copy_from_slice(self.row(*first));
+            for &row in rest {
+                sum[..self.len].iter_mut().zip(self.row(row)).for_each(|(sum, value)| *sum += value);
+            }
+            if self.tile.pooling == Pooling::Mean {
+                let reciprocal = 1.0 / bag.len() as f32;
+                sum.iter_mut().for_each(|sum| *sum *= reciprocal);
+            }
+            self.vector(sample).copy_from_slice(&sum[..self.len]);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! One task per table; a stable radix sort of `row << sample_bits | sample`.
 
 use super::{Digit, Route, RouteArgs, TableRoute};
-use headlong_device::{JaggedRef, Stream};
+use headlong_device::{JaggedRef, Stream, vectorized};
 
 pub(super) fn route(stream: &Stream, args: &RouteArgs, out: &mut Route) {
     stream.pool().chunks_mut(&mut out.tables, 1, |table, slot| {
@@ -11,15 +11,15 @@ pub(super) fn route(stream: &Stream, args: &RouteArgs, out: &mut Route) {
 
 impl TableRoute {
     fn fill(&mut self, ids: JaggedRef, rows: u64) {
-        self.in_range = ids.values.iter().fold(0, |most, &row| most.max(row)) < rows || ids.values.is_empty();
-        self.num_ids = ids.values.len();
+        self.num_ids = 0;
         self.num_rows = 0;
         self.starts[0] = 0;
+        self.in_range = all_below(ids.values, rows);
         if !self.in_range {
-            self.num_ids = 0;
             return;
         }
-        self.pack(ids);
+        self.num_ids = ids.values.len();
+        pack(&mut self.keys, ids, self.sample_bits);
         self.sort();
         self.cut();
         if !self.reciprocals.is_empty() {
@@ -30,40 +30,25 @@ impl TableRoute {
         }
     }
 
-    fn pack(&mut self, ids: JaggedRef) {
-        let bits = self.sample_bits;
-        if ids.is_one_hot() {
-            for (sample, (key, &row)) in self.keys.iter_mut().zip(ids.values).enumerate() {
-                *key = row << bits | sample as u64;
-            }
-            return;
-        }
-        for sample in 0..ids.num_samples() {
-            let first = ids.offsets[sample] as usize;
-            for (key, &row) in self.keys[first..].iter_mut().zip(ids.bag(sample)) {
-                *key = row << bits | sample as u64;
-            }
-        }
-    }
-
     /// Sorts the first `num_ids` keys by row; equal rows keep the order of samples.
     fn sort(&mut self) {
         self.counts.fill(0);
-        for &key in &self.keys[..self.num_ids] {
-            for digit in &self.digits {
-                self.counts[digit.place(key)] += 1;
-            }
-        }
-        for pass in 0..self.digits.len() {
-            let digit = self.digits[pass];
+        for digit in &self.digits {
             let counts = &mut self.counts[digit.first_count..][..=digit.mask as usize];
+            for &key in &self.keys[..self.num_ids] {
+                counts[digit.of(key)] += 1;
+            }
             let mut before = 0;
             for count in counts.iter_mut() {
                 before += std::mem::replace(count, before);
             }
+        }
+        for digit in &self.digits {
+            let counts = &mut self.counts[digit.first_count..][..=digit.mask as usize];
+            let spare = &mut self.spare[..self.num_ids];
             for &key in &self.keys[..self.num_ids] {
-                let place = &mut self.counts[digit.place(key)];
-                self.spare[*place as usize] = key;
+                let place = &mut counts[digit.of(key)];
+                spare[*place as usize] = key;
                 *place += 1;
             }
             std::mem::swap(&mut self.keys, &mut self.spare);
@@ -74,25 +59,47 @@ impl TableRoute {
     fn cut(&mut self) {
         let sample_mask = (1_u64 << self.sample_bits) - 1;
         let mut num_rows = 0;
-        let mut previous = None;
-        for (entry, &key) in self.keys[..self.num_ids].iter().enumerate() {
+        let mut previous = u64::MAX;
+        // Note: no branch on a new row, which would be mispredicted for every other key. The current row is written
+        // again with each of its keys, and its end, which is the next row's start, moves on.
+        for ((entry, &key), sample) in (1..).zip(&self.keys[..self.num_ids]).zip(&mut self.samples) {
             let row = key >> self.sample_bits;
-            if previous != Some(row) {
-                self.rows[num_rows] = row;
-                self.starts[num_rows] = entry as u32;
-                num_rows += 1;
-                previous = Some(row);
-            }
-            self.samples[entry] = (key & sample_mask) as u32;
+            num_rows += usize::from(row != previous);
+            previous = row;
+            self.rows[num_rows - 1] = row;
+            self.starts[num_rows] = entry;
+            *sample = (key & sample_mask) as u32;
         }
-        self.starts[num_rows] = self.num_ids as u32;
         self.num_rows = num_rows;
+    }
+}
+
+vectorized! {
+    fn all_below(values: &[u64], rows: u64) -> bool {
+        values.iter().fold(true, |fine, &row| fine & (row < rows))
+    }
+
+    /// `row << bits | sample` for every id, in the order of samples.
+    fn pack(keys: &mut [u64], ids: JaggedRef<'_>, bits: u32) {
+        let one_each = ids.offsets.iter().zip(0..).fold(true, |fine, (&offset, sample)| fine & (offset == sample));
+        if one_each {
+            for ((key, &row), sample) in keys.iter_mut().zip(ids.values).zip(0_u64..) {
+                *key = row << bits | sample;
+            }
+            return;
+        }
+        for sample in 0..ids.num_samples() {
+            let first = ids.offsets[sample] as usize;
+            for (key, &row) in keys[first..].iter_mut().zip(ids.bag(sample)) {
+                *key = row << bits | sample as u64;
+            }
+        }
     }
 }
 
 impl Digit {
     #[inline(always)]
-    fn place(self, key: u64) -> usize {
-        self.first_count + (key >> self.shift & self.mask) as usize
+    fn of(self, key: u64) -> usize {
+        (key >> self.shift & self.mask) as usize
     }
 }

@@ -2,16 +2,10 @@
 
 use crate::route::TableRoute;
 use crate::table::{MAX_DIM, SparseStep};
+use crate::vector::{entries_ahead, prefetch_row};
 use headlong_device::pool::SharedMut;
-use headlong_device::vector::prefetch;
 use headlong_device::{MatRef, vectorized};
 use std::ops::Range;
-
-/// Bytes of gradients asked for ahead of use, and unique rows likewise.
-const AHEAD_BYTES: usize = 4096;
-
-/// Floats in a cache line.
-const LINE: usize = 16;
 
 /// Depth of the tree over [`super::MAX_SUM_BLOCKS`] blocks, and one for the part being added.
 const TREE_DEPTH: usize = 9;
@@ -45,10 +39,7 @@ impl RowMemory {
     #[inline(always)]
     unsafe fn prefetch(self, row: u64) {
         // SAFETY: passed on to the caller.
-        let row = unsafe { self.row(row) };
-        for line in 0..row.len().div_ceil(LINE) {
-            prefetch(row, line * LINE);
-        }
+        prefetch_row(unsafe { self.row(row) }, 0, self.cols);
     }
 }
 
@@ -76,23 +67,21 @@ impl SegmentSum<'_> {
     /// The sum over `entries` in order, from +0 on.
     #[inline(always)]
     fn run<const W: usize>(&self, entries: Range<usize>, column: usize, len: usize) -> [f32; W] {
-        let ahead = (AHEAD_BYTES / (4 * W)).max(1);
+        let ahead = entries_ahead(W);
         let (data, stride) = (self.gradients.data(), self.gradients.stride());
         let samples = self.route.samples();
         let mut sum = [0.0; W];
         for entry in entries {
             if let Some(&sample) = samples.get(entry + ahead) {
-                for line in 0..W / LINE {
-                    prefetch(data, sample as usize * stride + column + line * LINE);
-                }
+                prefetch_row(data, sample as usize * stride + column, W);
             }
             let sample = samples[entry] as usize;
-            let gradient = load::<W>(&data[sample * stride + column..][..len]);
+            let gradient = &data[sample * stride + column..][..len];
             if self.route.reciprocals.is_empty() {
-                sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
+                sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
             } else {
                 let reciprocal = self.route.reciprocals[sample];
-                sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g * reciprocal);
+                sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g * reciprocal);
             }
         }
         sum
@@ -176,17 +165,6 @@ fn merge<const W: usize>(stack: &mut [([f32; W], u32); TREE_DEPTH], depth: usize
     depth - 1
 }
 
-/// `W` values, zeros where `source` is shorter.
-#[inline(always)]
-fn load<const W: usize>(source: &[f32]) -> [f32; W] {
-    if let Ok(source) = <&[f32; W]>::try_from(source) {
-        return *source;
-    }
-    let mut values = [0.0; W];
-    values[..source.len()].copy_from_slice(source);
-    values
-}
-
 pub(super) struct UpdateTile<'a> {
     pub(super) sum: SegmentSum<'a>,
     pub(super) rows: Range<usize>,
@@ -198,7 +176,7 @@ vectorized! {
     pub(super) fn update_tile(tile: &UpdateTile<'_>) {
         let TableMemory { weights, first, second } = tile.memory;
         let rows = &tile.sum.route.rows;
-        let ahead = (AHEAD_BYTES / (4 * weights.cols)).clamp(1, 16);
+        let ahead = entries_ahead(weights.cols);
         let mut buffer = [0.0; MAX_DIM];
         let gradient = &mut buffer[..weights.cols];
         for index in tile.rows.clone() {
