@@ -7,20 +7,49 @@
 //!
 //! Its words: a *line* of text becomes a *sample* (or is *bad*); samples form *batches*; a categorical field is
 //! a raw **id**, which an id policy turns into a **row index** of its column's table.
+//!
+//! ```
+//! use headlong_reader::{Batch, CriteoTextReader, IdMapper, IdPolicy, Position, Reader, TextOptions};
+//!
+//! # fn main() -> headlong_reader::Result<()> {
+//! # let folder = std::env::temp_dir().join(format!("headlong-reader-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder).expect("a temporary folder");
+//! # let file = folder.join("day_0");
+//! let row = format!("1{}{}\n", "\t5".repeat(13), "\t68fd1e64".repeat(26));
+//! std::fs::write(&file, row.repeat(300)).expect("a small file");
+//!
+//! // Ids are hashed into 26 tables of 1000 rows; batches hold 128 samples, the last one what is left.
+//! let ids = IdMapper::new(IdPolicy::Hash { function: Default::default() }, &[1000; 26])?;
+//! let options = TextOptions { batch_size: 128, ..TextOptions::default() };
+//! let mut reader = CriteoTextReader::open(&[file], ids, &options, &Position::default())?;
+//! let mut batch = Batch::default();
+//! let mut samples = 0;
+//! while reader.next(&mut batch)? {
+//!     assert_eq!(batch.sparse[0].values.len(), batch.num_samples);
+//!     samples += batch.num_samples;
+//! }
+//! assert_eq!(samples, 300);
+//! # std::fs::remove_dir_all(&folder).expect("the folder is there");
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod admission;
+mod aside;
 pub mod batch;
 pub mod criteo;
+pub mod dictionary;
 pub mod error;
 pub mod hashing;
 pub mod history;
 pub mod ids;
 pub mod io;
+pub mod make;
 pub mod prefetch;
 pub mod resident;
 pub mod schema;
-pub mod synthetic;
 pub mod skipped;
+pub mod synthetic;
 pub mod transform;
 
 use std::time::Duration;

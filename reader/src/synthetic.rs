@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use headlong_device::pool::Pool;
 use serde::{Deserialize, Serialize};
 
+use crate::aside::{remove_file, write_file_aside};
 use crate::error::{ReaderError, Result};
 use truth::{TRAIN_STREAM, Truth, VALID_STREAM};
 
@@ -133,7 +134,7 @@ pub fn generate(
         .map_err(|source| ReaderError::Write { file: folder.to_owned(), source })?;
     let record_file = folder.join(RECORD_FILE);
     // The old record must not vouch for new files.
-    write::remove(&record_file)?;
+    remove_file(&record_file)?;
 
     let truth = Truth::new(options.seed, options.scale);
     let total_rows = options.train_rows + options.valid_rows;
@@ -163,7 +164,7 @@ pub fn generate(
     };
     let record = Record { generator_version: GENERATOR_VERSION, report };
     let json = serde_json::to_vec_pretty(&record).expect("a struct of plain fields always becomes JSON");
-    write::write_file_aside(&record_file, |file| std::io::Write::write_all(file, &json))?;
+    write_file_aside(&record_file, |file| std::io::Write::write_all(file, &json))?;
     Ok(record.report)
 }
 

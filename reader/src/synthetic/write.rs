@@ -1,8 +1,7 @@
 //! Rows to files: blocks of rows in parallel, written in order, under a temporary name until they are whole.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use flate2::{Compression, GzBuilder};
@@ -10,7 +9,8 @@ use headlong_device::pool::Pool;
 
 use super::quality::Scored;
 use super::truth::{Row, Truth};
-use crate::error::{ReaderError, Result};
+use crate::aside::write_file_aside;
+use crate::error::Result;
 
 /// Rows of one task; in compressed files also the rows of one gzip member, so part of the format.
 const BLOCK_ROWS: u64 = 8192;
@@ -131,43 +131,6 @@ fn push_integer(text: &mut Vec<u8>, value: i64) {
     text.extend_from_slice(&digits[first..]);
 }
 
-/// Writes a file under a temporary name in the same folder, syncs it and renames it.
-///
-/// # Errors
-/// [`ReaderError::Write`]; the temporary file is removed.
-pub(crate) fn write_file_aside(path: &Path, body: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".partial");
-    let aside = path.with_file_name(name);
-    let result = File::create(&aside).and_then(|mut file| {
-        body(&mut file)?;
-        file.sync_all()?;
-        fs::rename(&aside, path)?;
-        sync_folder(path)
-    });
-    result.map_err(|source| {
-        // The error that matters is the first one.
-        let _ = fs::remove_file(&aside);
-        ReaderError::Write { file: path.to_owned(), source }
-    })
-}
-
-/// Makes a rename in the folder of `path` last through a power cut.
-fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.map_or_else(|| PathBuf::from("."), Path::to_path_buf))?.sync_all()
-}
-
-/// Removes a file if it is there.
-pub(super) fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(ReaderError::Write { file: path.to_owned(), source })
-        }
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,19 +148,5 @@ mod tests {
         let empty = |count| "\t".repeat(count);
         let expected = format!("1\t0\t-2{}\t2147483647\t000000fe{}\tffffffff\n", empty(10), empty(24));
         assert_eq!(String::from_utf8(text).unwrap(), expected);
-    }
-
-    #[test]
-    fn a_failed_write_leaves_the_old_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.txt");
-        write_file_aside(&path, |file| file.write_all(b"old")).unwrap();
-        let error = write_file_aside(&path, |file| {
-            file.write_all(b"new")?;
-            Err(io::Error::other("disk full"))
-        });
-        assert!(error.unwrap_err().to_string().contains("a.txt: disk full"));
-        assert_eq!(fs::read(&path).unwrap(), b"old");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -1,0 +1,114 @@
+use std::fs;
+
+use super::*;
+use crate::batch::Jagged;
+use crate::criteo::RawBlock;
+use crate::ids::IdMapper;
+
+fn column(ids: &[u64]) -> DictionaryColumn {
+    let counts = (0..ids.len() as u64).rev().map(|count| count + 3).collect();
+    DictionaryColumn { ids: ids.to_vec(), counts, distinct: ids.len() as u64 + 5, shared_count: 7 }
+}
+
+fn dictionary() -> Dictionary {
+    let files = vec![CountedFile { path: "day_0.gz".to_owned(), bytes: 10, rows: 5, skipped: 1 }];
+    let columns = vec![
+        column(&[5, 0, u64::from(u32::MAX), MISSING_ID, 77]),
+        column(&[]),
+        column(&(0..1000).map(|id| id * 4_000_037 % (1 << 32)).collect::<Vec<_>>()),
+    ];
+    Dictionary::new(DictionaryRule { min_count: 3, max_rows: Some(1001) }, files, columns)
+}
+
+#[test]
+fn ids_have_the_rows_of_their_places() {
+    let dictionary = dictionary();
+    assert_eq!(dictionary.rows(), [6, 1, 1001]);
+    let rows = [Some(5), Some(0), Some(u32::MAX), None, Some(77), Some(78)].map(|id| dictionary.row(0, id));
+    assert_eq!(rows, [1, 2, 3, 4, 5, 0]);
+    assert_eq!((dictionary.row(1, Some(5)), dictionary.row(1, None)), (0, 0));
+    for (index, &id) in dictionary.columns()[2].ids.iter().enumerate() {
+        assert_eq!(dictionary.row(2, Some(id as u32)), index as u64 + 1);
+    }
+    assert_eq!((dictionary.row(2, Some(1)), dictionary.row(2, None)), (0, 0));
+}
+
+#[test]
+fn a_column_at_once_is_the_same_as_one_by_one() {
+    let dictionary = dictionary();
+    let num_samples = 500;
+    let id = |sample: u64, column: u64| {
+        if sample.is_multiple_of(3) { 77 } else { sample * (column + 1) * 4_000_037 }
+    };
+    let sparse: Vec<u32> =
+        (0..num_samples).flat_map(|sample| [0, 1, 2].map(|column| id(sample, column) as u32)).collect();
+    let sparse_missing: Vec<u64> = (0..num_samples).map(|sample| sample % 5).collect();
+    let block = RawBlock { num_samples: num_samples as usize, sparse, sparse_missing, ..RawBlock::default() };
+    let mapper = IdMapper::with_lookup(std::sync::Arc::new(dictionary.clone()), &dictionary.rows()).unwrap();
+    let mut bags = vec![Jagged::default(); 3];
+    bags.iter_mut().for_each(|bags| bags.set_one_hot(block.num_samples));
+    mapper.map(&block, 0..block.num_samples, &mut bags, 0);
+    for (column, bags) in bags.iter().enumerate() {
+        for (sample, &row) in bags.values.iter().enumerate() {
+            let missing = block.sparse_missing[sample] >> column & 1 == 1;
+            let id = (!missing).then_some(block.sparse[sample * 3 + column]);
+            assert_eq!(row, dictionary.row(column, id));
+        }
+    }
+}
+
+#[test]
+fn what_is_saved_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(DICTIONARY_FILE);
+    let saved = dictionary();
+    saved.save(&path).unwrap();
+    for place in [&*path, folder.path()] {
+        let loaded = Dictionary::load(place).unwrap();
+        assert_eq!(loaded.columns(), saved.columns());
+        assert_eq!((loaded.rule(), loaded.files()), (saved.rule(), saved.files()));
+        assert_eq!(loaded.fingerprint(), saved.fingerprint());
+        assert_eq!(loaded.row(0, None), 4);
+    }
+}
+
+#[test]
+fn the_fingerprint_is_that_of_the_mapping() {
+    let same = dictionary();
+    let mut columns = same.columns().to_vec();
+    columns[0].counts[0] += 1;
+    let rule = DictionaryRule { min_count: 1, max_rows: None };
+    assert_eq!(Dictionary::new(rule, Vec::new(), columns.clone()).fingerprint(), same.fingerprint());
+    columns[0].ids.swap(0, 1);
+    assert_ne!(Dictionary::new(rule, Vec::new(), columns).fingerprint(), same.fingerprint());
+}
+
+#[test]
+fn every_damaged_byte_and_every_length_is_an_error_that_names_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("d.hld");
+    dictionary().save(&path).unwrap();
+    let good = fs::read(&path).unwrap();
+    let message_of = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        let message = Dictionary::load(&path).unwrap_err().to_string();
+        assert!(message.contains("d.hld"), "{message}");
+        message
+    };
+    for place in (0..900).chain(good.len() - 20..good.len()) {
+        let mut bad = good.clone();
+        bad[place] ^= 0x10;
+        message_of(&bad);
+    }
+    for length in (0..good.len()).step_by(97) {
+        message_of(&good[..length]);
+    }
+    message_of(&[&*good, b"\n"].concat());
+    assert!(message_of(b"1\t2\t3\n and so on").contains("not a dictionary"));
+    let mut bad = good.clone();
+    let place = good.len() - 100;
+    bad[place] ^= 1;
+    assert!(message_of(&bad).contains("checksum expected"));
+    fs::remove_file(&path).unwrap();
+    assert!(Dictionary::load(&path).unwrap_err().to_string().starts_with("cannot open"));
+}

@@ -1,0 +1,233 @@
+//! Building a dictionary from files: one streaming pass, bounded memory, resumable file by file.
+//!
+//! Ids are counted in memory up to a limit; when it is reached, and at the end of every file, the counts go to disk
+//! as a sorted run, and at the end all runs are merged. A finished file's runs are recorded, so that after a crash
+//! the next call goes on at the file in which it happened. Counts add up, so none of this shows in the result.
+
+mod state;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use headlong_device::pool::Pool;
+
+use crate::batch::Position;
+use crate::criteo::{BadRowPolicy, BlockOptions, BlockStream, Event};
+use crate::dictionary::{
+    CountTables, CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule, MAX_MERGED_RUNS, Run,
+    merge_into_columns, merge_into_run, write_run,
+};
+use crate::error::{ReaderError, Result};
+use crate::schema::Schema;
+use crate::skipped::{BadRow, SkipReport};
+use state::{FinishedFile, State};
+
+/// What to count and how.
+#[derive(Clone, Debug)]
+pub struct MakeOptions {
+    /// The columns of the files.
+    pub schema: Schema,
+    /// What to do with lines that are not rows.
+    pub on_bad_row: BadRowPolicy,
+    /// Which ids get rows of their own.
+    pub rule: DictionaryRule,
+    /// The most memory for counting, and again for the finished dictionary. The tables of one block of text, and a
+    /// few buffers for each thread, come on top.
+    pub memory_bytes: u64,
+    /// Bytes of text read at a time.
+    pub block_bytes: usize,
+}
+
+impl Default for MakeOptions {
+    fn default() -> Self {
+        Self {
+            schema: Schema::criteo(),
+            on_bad_row: BadRowPolicy::Error,
+            rule: DictionaryRule { min_count: 3, max_rows: None },
+            memory_bytes: 2 << 30,
+            block_bytes: 1 << 20,
+        }
+    }
+}
+
+/// How far the counting is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MakeProgress {
+    /// The file being counted, as an index into the list of files.
+    pub file: usize,
+    /// Files in all.
+    pub num_files: usize,
+    /// Rows counted in this call, over all files.
+    pub rows: u64,
+    /// Bytes of this file read so far, as stored.
+    pub stored_bytes_read: u64,
+    /// Size of this file.
+    pub stored_bytes: u64,
+}
+
+/// A finished dictionary and how it came about.
+#[derive(Debug)]
+pub struct MakeReport {
+    /// The dictionary, as saved.
+    pub dictionary: Dictionary,
+    /// Where it was saved.
+    pub file: PathBuf,
+    /// Rows of all files.
+    pub rows: u64,
+    /// Files whose counts were there from an earlier call that did not end.
+    pub resumed_files: usize,
+    /// How often counts went to disk because the memory was full.
+    pub spills: usize,
+    /// Bad lines skipped in this call.
+    pub skipped: SkipReport,
+}
+
+/// Counts the ids of `files` and saves their dictionary as `folder/dictionary.hld`; `folder` is created.
+///
+/// What is unfinished stays in `folder/counting`, and a later call with the same schema and policy goes on after the
+/// files it finds finished and unchanged there. `progress` is called after every block, from the calling thread.
+///
+/// # Errors
+/// [`ReaderError::Invalid`] for senseless options, a file named twice, another call at work in the folder, or a
+/// dictionary beyond `memory_bytes` (naming column and remedy); [`ReaderError::Write`]; whatever is wrong with
+/// the data.
+pub fn make_dictionary(
+    files: &[PathBuf],
+    folder: &Path,
+    options: &MakeOptions,
+    pool: &Pool,
+    progress: &mut dyn FnMut(&MakeProgress),
+) -> Result<MakeReport> {
+    options.check(files)?;
+    let state = State::open(folder, options.schema, options.on_bad_row, files)?;
+    let mut maker = Maker {
+        options,
+        pool,
+        state,
+        counts: CountTables::new(options.schema.num_sparse, options.memory_bytes),
+        skipped: SkipReport::default(),
+        spills: 0,
+        progress: MakeProgress { num_files: files.len(), ..MakeProgress::default() },
+    };
+    let resumed_files = maker.state.finished().len();
+    for (index, file) in files.iter().enumerate() {
+        if maker.state.finished_file(file).is_none() {
+            maker.progress.file = index;
+            maker.count_file(file, progress)?;
+        }
+    }
+    let dictionary = maker.merge(files)?;
+    let file = folder.join(DICTIONARY_FILE);
+    dictionary.save(&file)?;
+    maker.state.remove()?;
+    let rows = dictionary.files().iter().map(|file| file.rows).sum();
+    Ok(MakeReport { dictionary, file, rows, resumed_files, spills: maker.spills, skipped: maker.skipped })
+}
+
+impl MakeOptions {
+    fn check(&self, files: &[PathBuf]) -> Result<()> {
+        let invalid = |message: String| Err(ReaderError::Invalid { message });
+        self.schema.check()?;
+        if self.schema.num_sparse == 0 {
+            return invalid("a dictionary needs at least one categorical column".to_owned());
+        }
+        if self.rule.min_count == 0 || self.rule.max_rows == Some(0) {
+            let DictionaryRule { min_count, max_rows } = self.rule;
+            return invalid(format!(
+                "expected a minimum count and a limit of rows of at least 1, found {min_count} and {max_rows:?}"
+            ));
+        }
+        if let Some(twice) = files.iter().enumerate().find(|(index, file)| files[..*index].contains(file)) {
+            return invalid(format!("{} is named twice, and would be counted twice", twice.1.display()));
+        }
+        Ok(())
+    }
+}
+
+/// A call at work.
+struct Maker<'a> {
+    options: &'a MakeOptions,
+    pool: &'a Pool,
+    state: State,
+    counts: CountTables,
+    skipped: SkipReport,
+    spills: usize,
+    progress: MakeProgress,
+}
+
+impl Maker<'_> {
+    /// Counts one file and records its runs.
+    fn count_file(&mut self, file: &Path, progress: &mut dyn FnMut(&MakeProgress)) -> Result<()> {
+        let blocks = BlockOptions {
+            schema: self.options.schema,
+            on_bad_row: self.options.on_bad_row,
+            num_threads: self.pool.threads(),
+            block_bytes: self.options.block_bytes,
+        };
+        let mut stream = BlockStream::open(vec![file.to_owned()], &blocks, &Position::default(), Some(1))?;
+        let mut finished = FinishedFile::begin(file)?;
+        self.progress.stored_bytes = finished.bytes();
+        while let Some(event) = stream.next()? {
+            let Event::Block(block) = event else { continue };
+            if !self.counts.has_room_for(block.raw.num_samples) && !self.counts.is_empty() {
+                self.spill(&mut finished)?;
+                self.spills += 1;
+            }
+            self.counts.count(&block.raw, self.pool);
+            finished.rows += block.raw.num_samples as u64;
+            finished.skipped += block.raw.bad_lines.len() as u64;
+            for bad in &block.raw.bad_lines {
+                let line = block.first_line + u64::from(bad.line) + 1;
+                self.skipped.add(|| BadRow { file: file.to_owned(), line, fault: bad.fault });
+            }
+            self.progress.rows += block.raw.num_samples as u64;
+            self.progress.stored_bytes_read = block.stored_bytes_read;
+            progress(&self.progress);
+            stream.recycle(block);
+        }
+        self.spill(&mut finished)?;
+        self.state.finish_file(finished)
+    }
+
+    /// Moves all counts to disk as one run of `file`.
+    fn spill(&mut self, file: &mut FinishedFile) -> Result<()> {
+        let columns = self.counts.drain(self.pool);
+        write_run(&self.state.new_run(file), &columns)
+    }
+
+    /// Merges the runs of all files.
+    fn merge(&mut self, files: &[PathBuf]) -> Result<Dictionary> {
+        let num_columns = self.options.schema.num_sparse;
+        let paths = self.state.run_paths();
+        let mut runs = paths.iter().map(|path| Run::open(path, num_columns)).collect::<Result<Vec<_>>>()?;
+        let mut round = 0;
+        while runs.len() > MAX_MERGED_RUNS {
+            let groups = runs.chunks(MAX_MERGED_RUNS).enumerate();
+            let merged = groups.map(|(group, runs)| {
+                let path = self.state.folder().join(format!("merged-{round}-{group}"));
+                merge_into_run(runs, num_columns, &path)
+            });
+            runs = merged.collect::<Result<_>>()?;
+            round += 1;
+        }
+        let rule = self.options.rule;
+        let columns = merge_into_columns(&runs, num_columns, rule, self.options.memory_bytes, self.pool)?;
+        let counted = files.iter().filter_map(|file| self.state.finished_file(file));
+        let counted: Vec<CountedFile> = counted.map(FinishedFile::counted).collect();
+        assert_eq!(counted.len(), files.len(), "every file should have been counted");
+        Ok(Dictionary::new(rule, counted, columns))
+    }
+}
+
+/// Removes a folder and what is in it, if it is there.
+fn remove_folder(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(ReaderError::Write { file: folder.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
