@@ -2,7 +2,7 @@
 
 use crate::error::{EmbeddingError, Result};
 use crate::table::{EmbeddingTable, MemoryNeeds, TableSpec};
-use crate::tables::dense::DenseTable;
+use crate::tables::dense::DenseKind;
 use headlong_device::Stream;
 use headlong_device::optimizer::Optimizer;
 use std::collections::BTreeMap;
@@ -25,6 +25,12 @@ pub trait TableKind: Send + Sync {
     /// Memory that [`Self::build`] will take; pure. The default is that of a dense table.
     fn memory(&self, spec: &TableSpec, optimizer: &Optimizer) -> MemoryNeeds {
         spec.dense_memory(optimizer)
+    }
+
+    /// Whether tables of this kind show their rows ([`EmbeddingTable::plain_rows`]). Others get a staging matrix of one
+    /// vector per id, which is counted in the set's memory.
+    fn shows_rows(&self) -> bool {
+        false
     }
 
     /// Builds one table, all its memory taken and initialised.
@@ -52,10 +58,7 @@ impl Default for Registry {
     /// The kinds of this crate: `dense`.
     fn default() -> Self {
         let mut registry = Self { kinds: BTreeMap::new() };
-        registry.register("dense", |spec: &TableSpec, env: &TableEnv| {
-            let table: Box<dyn EmbeddingTable> = Box::new(DenseTable::new(spec, env)?);
-            Ok(table)
-        });
+        registry.register("dense", DenseKind);
         registry
     }
 }

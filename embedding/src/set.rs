@@ -8,7 +8,7 @@ use crate::registry::{Registry, TableEnv};
 use crate::route::{Route, RouteArgs, route};
 use crate::table::{EmbeddingTable, MemoryNeeds, PlainRows, SparseStep, TableSpec};
 use crate::update::{MAX_SUM_BLOCKS, UpdateArgs, update};
-use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::{ArenaPlan, DType, Mat, Stream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -95,7 +95,7 @@ impl EmbeddingSet {
         let mut tables = Vec::with_capacity(specs.len());
         let mut width = 0;
         for (index, spec) in specs.iter().enumerate() {
-            spec.check()?;
+            check(spec, options)?;
             let env = TableEnv {
                 stream,
                 optimizer: &options.optimizer,
@@ -103,7 +103,7 @@ impl EmbeddingSet {
                 table_index: index as u64,
             };
             let table = registry.kind(spec)?.build(spec, &env)?;
-            tables.push(slot(table, spec, width, options.max_ids[index])?);
+            tables.push(slot(table, spec, width, options.max_ids[index], &options.optimizer)?);
             width += spec.dim;
         }
         Ok(Self {
@@ -139,10 +139,12 @@ impl EmbeddingSet {
     ) -> Result<MemoryNeeds> {
         assert_eq!(options.max_ids.len(), specs.len(), "max_ids has one number per table");
         let needs = specs.iter().zip(options.max_ids).map(|(spec, &ids)| {
-            spec.check()?;
+            check(spec, options)?;
             let route = Route::bytes(spec, options.max_samples, ids).saturating_mul(routes as u64);
-            let table = registry.kind(spec)?.memory(spec, &options.optimizer);
-            Ok([table, MemoryNeeds { work_bytes: route, ..MemoryNeeds::default() }].into_iter().sum())
+            let kind = registry.kind(spec)?;
+            let staging = if kind.shows_rows() { 0 } else { (ids * spec.dim * DType::F32.bytes()) as u64 };
+            let work = MemoryNeeds { work_bytes: route.saturating_add(staging), ..MemoryNeeds::default() };
+            Ok([kind.memory(spec, &options.optimizer), work].into_iter().sum())
         });
         needs.sum()
     }
@@ -202,7 +204,7 @@ impl EmbeddingSet {
         if self.frozen {
             return Ok(());
         }
-        assert_eq!(route.tables.len(), self.tables.len(), "the route was made by this set");
+        assert!(route.is_for(&self.specs), "the route was made by this set");
         assert_eq!(d_vectors.cols(), self.width, "`{}` is as wide as all tables together", d_vectors.name());
         assert_eq!(d_vectors.rows(), route.num_samples, "`{}` has the route's samples", d_vectors.name());
         let step = SparseStep { optimizer: &self.optimizer, step };
@@ -318,22 +320,26 @@ fn names(tensors: &[TensorSpec]) -> String {
     tensors.iter().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
+fn check(spec: &TableSpec, options: &SetOptions) -> Result<()> {
+    spec.check()?;
+    if Route::fits(spec, options.max_samples) {
+        return Ok(());
+    }
+    let reason = format!("{} rows and {} samples do not fit one 64-bit key", spec.rows, options.max_samples);
+    Err(EmbeddingError::Spec { table: spec.name.clone(), reason })
+}
+
 fn slot(
     table: Box<dyn EmbeddingTable>,
     spec: &TableSpec,
     first_column: usize,
     max_ids: usize,
+    optimizer: &Optimizer,
 ) -> Result<TableSlot> {
     let plain = table.plain_rows();
     let staging = match &plain {
         Some(rows) => {
-            let shape = (rows.weights.rows() as u64, rows.weights.cols(), rows.weights.stride());
-            assert_eq!(
-                shape,
-                (spec.rows, spec.dim, spec.dim),
-                "plain rows of `{}` are rows × dim, dense",
-                spec.name
-            );
+            check_plain_rows(rows, spec, optimizer);
             None
         }
         None => {
@@ -343,4 +349,27 @@ fn slot(
         }
     };
     Ok(TableSlot { first_column, dim: spec.dim, plain, staging, table: Mutex::new(table) })
+}
+
+/// The kernels address plain rows by these shapes.
+fn check_plain_rows(rows: &PlainRows, spec: &TableSpec, optimizer: &Optimizer) {
+    let shape = |mat: &Mat| (mat.rows() as u64, mat.cols(), mat.stride());
+    let states = optimizer.states();
+    assert_eq!(rows.states.len(), states.len(), "table `{}` shows one matrix per optimiser state", spec.name);
+    assert_eq!(
+        shape(&rows.weights),
+        (spec.rows, spec.dim, spec.dim),
+        "plain weights of table `{}`",
+        spec.name
+    );
+    for (mat, state) in rows.states.iter().zip(states) {
+        let cols = if state.width == StateWidth::PerRow { 1 } else { spec.dim };
+        assert_eq!(
+            shape(mat),
+            (spec.rows, cols, cols),
+            "plain state `{}` of table `{}`",
+            state.name,
+            spec.name
+        );
+    }
 }

@@ -183,6 +183,21 @@ proptest! {
     }
 }
 
+/// More tables than are opened at once.
+#[test]
+fn seventy_tables() {
+    let stream = Stream::cpu(2);
+    let specs: Vec<_> =
+        (0..70).map(|t| TableSpec::new(&format!("t{t}"), 2 + t, 1 + t as usize % 18)).collect();
+    let bags: Vec<_> = specs.iter().map(|spec| random_bags(1, 40, spec.rows, spec.rows % 3)).collect();
+    let mut pair =
+        Pair::new(&stream, &specs, Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 }, 3);
+    let d_vectors = uniform(2, 40 * pair.set.width());
+    pair.update(&stream, &bags, &d_vectors, &Step { learning_rate: 0.5, number: 1 });
+    pair.lookup(&stream, &bags);
+    pair.assert_equal();
+}
+
 /// With one row in all samples of eight blocks, the tree is visible: the sum of one block in order would give other bits.
 #[test]
 fn blocks_are_added_in_the_tree() {

@@ -300,6 +300,18 @@ fn offsets_beyond_32_bits() {
 }
 
 #[test]
+#[should_panic(expected = "the route was made by this set")]
+fn a_route_of_another_set_is_refused() {
+    let stream = Stream::cpu(1);
+    let set = |rows| EmbeddingSet::new(&stream, &[TableSpec::new("a", rows, 4)], &options(&[8])).unwrap();
+    let (small, large) = (set(10), set(1000));
+    let mut route = large.new_route();
+    large.route(&stream, &[JaggedRef::new(&[999], &[0, 1])][..], &mut route).unwrap();
+    let (_arena, d_vectors) = matrix(1, 4, &[1.0; 4]);
+    let _ = small.update(&stream, &route, &d_vectors, &Step { learning_rate: 0.1, number: 1 });
+}
+
+#[test]
 fn memory_is_what_is_planned() {
     let specs = [TableSpec::new("a", 1000, 16), TableSpec::new("b", 40_000_000, 128)];
     let max_ids = [2048, 2048];
@@ -313,4 +325,7 @@ fn memory_is_what_is_planned() {
     let row_wise = Optimizer::RowWiseAdagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
     let needs = EmbeddingSet::memory(&specs, &SetOptions { optimizer: row_wise, ..sgd }, 1).unwrap();
     assert_eq!(needs.state_bytes, 40_001_000 * 4);
+    let shy = [TableSpec { kind: "shy".to_owned(), ..specs[0].clone() }];
+    let needs = EmbeddingSet::memory_with_registry(&registry_with_shy(), &shy, &options(&[2048]), 0).unwrap();
+    assert_eq!(needs.work_bytes, 2048 * 16 * 4);
 }

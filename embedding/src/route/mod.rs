@@ -45,6 +45,17 @@ impl Route {
         (max_ids * (2 * 8 + 8 + 4 + 4) + reciprocals) as u64
     }
 
+    /// Whether a row and a sample of these fit one 64-bit key of the sort.
+    pub(crate) fn fits(spec: &TableSpec, max_samples: usize) -> bool {
+        row_bits(spec) + sample_bits(max_samples) <= u64::BITS
+    }
+
+    /// Whether this route was made for tables of these shapes: then its rows lie inside them.
+    pub(crate) fn is_for(&self, specs: &[TableSpec]) -> bool {
+        self.tables.len() == specs.len()
+            && self.tables.iter().zip(specs).all(|(table, spec)| table.table_rows == spec.rows)
+    }
+
     /// Samples of the batch.
     pub fn num_samples(&self) -> usize {
         self.num_samples
@@ -64,6 +75,8 @@ impl Route {
 /// The route of one batch through one table.
 #[derive(Debug)]
 pub struct TableRoute {
+    /// Rows of the table; all rows of the route are below.
+    table_rows: u64,
     pub(crate) sample_bits: u32,
     pub(crate) digits: Vec<Digit>,
     pub(crate) counts: Vec<u32>,
@@ -87,12 +100,22 @@ pub(crate) struct Digit {
     pub(crate) first_count: usize,
 }
 
+fn bits_below(count: u64) -> u32 {
+    (u64::BITS - count.saturating_sub(1).leading_zeros()).max(1)
+}
+
+fn row_bits(spec: &TableSpec) -> u32 {
+    bits_below(spec.rows)
+}
+
+fn sample_bits(max_samples: usize) -> u32 {
+    bits_below(max_samples as u64)
+}
+
 impl TableRoute {
     fn new(spec: &TableSpec, max_samples: usize, max_ids: usize) -> Self {
-        let bits_of = |count: u64| u64::BITS - count.saturating_sub(1).leading_zeros();
-        let sample_bits = bits_of(max_samples as u64).max(1);
-        let row_bits = bits_of(spec.rows).max(1);
-        assert!(row_bits + sample_bits <= u64::BITS, "a row and a sample fit one key, by `TableSpec::check`");
+        assert!(Route::fits(spec, max_samples), "a row and a sample fit one key, which the set has checked");
+        let (row_bits, sample_bits) = (row_bits(spec), sample_bits(max_samples));
         let passes = row_bits.div_ceil(MAX_DIGIT_BITS);
         let width = row_bits.div_ceil(passes);
         let digits: Vec<_> = (0..passes)
@@ -104,6 +127,7 @@ impl TableRoute {
             .collect();
         let reciprocals = if spec.pooling == Pooling::Mean { max_samples } else { 0 };
         Self {
+            table_rows: spec.rows,
             sample_bits,
             counts: vec![0; digits.len() << width],
             digits,
@@ -149,7 +173,7 @@ pub(crate) struct RouteArgs<'a> {
 }
 
 pub(crate) fn route(stream: &Stream, args: &RouteArgs, out: &mut Route) -> Result<()> {
-    assert_eq!(out.tables.len(), args.specs.len(), "the route was made by the set that fills it");
+    assert!(out.is_for(args.specs), "the route was made by the set that fills it");
     for (table, (spec, slot)) in args.specs.iter().zip(&out.tables).enumerate() {
         let found = (args.ids)(table).values.len();
         let capacity = slot.keys.len();

@@ -3,12 +3,26 @@
 use crate::checkpoint::{RowSink, RowSource, TensorSpec, rows_at_once};
 use crate::error::{EmbeddingError, Result};
 use crate::init::InitialValues;
-use crate::registry::TableEnv;
+use crate::registry::{TableEnv, TableKind};
 use crate::table::{EmbeddingTable, Keys, MemoryNeeds, PlainRows, Rows, SparseStep, TableSpec};
 use headlong_device::{ArenaPlan, DType, Mat, MatMut, MatRef, Stream};
 
 /// Elements that one task of the initialisation writes: a mebibyte, and a multiple of the generator's group.
 const INIT_CHUNK: usize = 1 << 18;
+
+/// Builds [`DenseTable`]s.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DenseKind;
+
+impl TableKind for DenseKind {
+    fn shows_rows(&self) -> bool {
+        true
+    }
+
+    fn build(&self, spec: &TableSpec, env: &TableEnv) -> Result<Box<dyn EmbeddingTable>> {
+        Ok(Box::new(DenseTable::new(spec, env)?))
+    }
+}
 
 /// Rows in one arena on huge pages, weights first, then each optimiser state.
 #[derive(Debug)]
