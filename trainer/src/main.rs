@@ -3,7 +3,7 @@
 use clap::{CommandFactory as _, Parser as _};
 use headlong::cli::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments};
 use headlong::error::{Error, Result, chain};
-use headlong::{checkpoint_command, config_command, data_command, doctor, output, plan_command};
+use headlong::{checkpoint_command, config_command, data_command, doctor, inference, output, plan_command};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -23,8 +23,8 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Train(arguments) => train(&arguments),
-        Command::Eval(_) => absent("headlong eval"),
-        Command::Predict(_) => absent("headlong predict"),
+        Command::Eval(arguments) => inference::eval(&arguments),
+        Command::Predict(arguments) => inference::predict(&arguments),
         Command::Plan(arguments) => plan_command::run(&arguments),
         Command::Data(command) => data(&command),
         Command::Checkpoint(command) => checkpoint_command::run(&command),

@@ -165,16 +165,22 @@ pub struct DataMakeArguments {
     pub output: PathBuf,
     /// Ids seen at least N times get rows of their own
     #[arg(long, value_name = "N", default_value_t = 3)]
-    pub min_count: u32,
-    /// Raw ids are taken modulo N first, as MLPerf v1 did
+    pub min_count: u64,
+    /// Most rows of a table, the shared one included; the most frequent ids win
     #[arg(long, value_name = "N")]
-    pub modulo: Option<u64>,
+    pub max_rows: Option<u64>,
+    /// Most memory for counting, in MiB, and again for the finished dictionary
+    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    pub memory_mib: u64,
     /// Threads; one per core by default
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
     /// What a malformed line does
     #[arg(long, value_name = "error|skip", default_value = "error")]
     pub on_bad_row: OnBadRow,
+    /// Where the JSON goes
+    #[command(flatten)]
+    pub json: JsonOutput,
 }
 
 /// Arguments of `headlong data inspect` and `verify`.
