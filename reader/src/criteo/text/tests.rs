@@ -126,7 +126,8 @@ fn compression_threads_and_blocks_change_nothing() {
 fn files_with_bad_lines(folder: &Path) -> (Vec<PathBuf>, u64) {
     let first = [b"rubbish\n".as_slice(), &rows(150, 2), b"\n", &rows(31, 3), b"more\trubbish\n\n"].concat();
     let second = [rows(130, 4), b"7".to_vec(), rows(90, 5)].concat();
-    let third = [b"x\n".as_slice(), &rows(77, 6), b"end"].concat();
+    let overlong = [b"a".repeat(200_000).as_slice(), b"\n"].concat();
+    let third = [b"x\n".as_slice(), &rows(77, 6), &overlong, &rows(20, 7), b"end"].concat();
     let only_bad = b"nothing\nto\nsee\n";
     let files = vec![
         write(folder, "first.gz", &gzip(&first)),
@@ -134,7 +135,7 @@ fn files_with_bad_lines(folder: &Path) -> (Vec<PathBuf>, u64) {
         write(folder, "second", &second),
         write(folder, "third.zst", &zstd(&third)),
     ];
-    (files, 4 + 3 + 1 + 2)
+    (files, 4 + 3 + 1 + 3)
 }
 
 #[test]
@@ -156,7 +157,7 @@ fn a_resumed_stream_is_the_uninterrupted_one() {
         assert_eq!(last, Position { epoch: 2, skipped: 2 * bad_lines, ..Position::default() });
         assert_eq!(reader.skip_report().total, 2 * bad_lines);
         let samples: usize = batches.iter().map(|batch| batch.num_samples).sum();
-        assert_eq!(samples, 2 * (150 + 31 + 130 + 89 + 77));
+        assert_eq!(samples, 2 * (150 + 31 + 130 + 89 + 97));
 
         // The second line of file 2 is spoilt by the `7` put before it, so 89 of its 90 rows are good.
         for resumed in (0..batches.len()).step_by(3) {
@@ -309,7 +310,7 @@ fn resident_data_gives_the_batches_of_the_files() {
     let options = skipping(options(64, 2, 3000));
     let mut expected = read(&files, hashed(), &options);
     let data = ResidentData::load(&files, &options.blocks, options.dense_transform).unwrap();
-    assert_eq!((data.num_samples(), data.skip_report().total), (477, bad_lines));
+    assert_eq!((data.num_samples(), data.skip_report().total), (497, bad_lines));
     let data = Arc::new(data);
     let ids = Arc::new(hashed());
     for _ in 0..2 {
