@@ -6,8 +6,9 @@
 //! alone: not on the tile it falls in, on its place in the batch, on the number of threads or on the instruction set.
 //!
 //! # Shapes
-//! `A` is `m × depth`, `B` is `depth × n`, `C` is `m × n`; all f32. `A` is read where it lies, by rows or by columns; `B` comes
-//! as [`Panels`], packed beforehand, or as plain rows, packed panel by panel on the stack.
+//! `A` is `m × depth`, `B` is `depth × n`, `C` is `m × n`; all f32. Either `A` lies by rows and is read where it lies, and `B`
+//! comes as [`Panels`], packed beforehand; or `A` lies by columns and `B` by rows, and both are packed block by block on the
+//! stack.
 //!
 //! # Errors
 //! None; a shape that does not fit is a bug of the caller and panics.
@@ -99,6 +100,12 @@ impl Product<'_> {
         let ((m, depth), (right_depth, n)) = self.shape();
         assert_eq!(depth, right_depth, "columns of the left factor and rows of the right one");
         assert_eq!((c.rows(), c.cols()), (m, n), "shape of the product of {m} × {depth} and {depth} × {n}");
+        let panels = matches!(self.right, Right::Panels(_));
+        assert_eq!(
+            panels,
+            matches!(self.left, Left::Rows(_)),
+            "rows go with panels, columns with plain rows"
+        );
         if let Right::Panels(b) = self.right {
             assert_eq!(
                 b.data.len(),
@@ -128,8 +135,17 @@ pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
 fn tile_shape(product: &Product<'_>, rows: usize, cols: usize) -> (usize, usize) {
     match product.right {
         // A band of rows stays in the second-level cache while all panels pass by.
-        Right::Panels(_) => (rows.div_ceil(rows.div_ceil(128).max(1)).max(1), cols.max(1)),
-        // Each panel is packed once per tile, so tiles are tall.
-        Right::Rows(_) => (rows.clamp(1, 512), 2 * PANEL_COLS),
+        Right::Panels(_) => (even(rows, 128), cols.max(1)),
+        // Both factors are packed anew for each tile, so tiles are large, but not so large that threads run out of them.
+        Right::Rows(_) => {
+            let tiles = |side: usize| rows.div_ceil(side) * cols.div_ceil(side);
+            let side = [192, 128].into_iter().find(|&side| tiles(side) >= 8).unwrap_or(64);
+            (even(rows, side), even(cols, side).next_multiple_of(PANEL_COLS))
+        }
     }
+}
+
+/// The length of the longest of as few equal parts of `total` as are none longer than `most`.
+fn even(total: usize, most: usize) -> usize {
+    total.div_ceil(total.div_ceil(most).max(1)).max(1)
 }

@@ -96,3 +96,23 @@ unsafe fn finish(micro: &Micro, row: usize, col: usize, sum: f32) -> f32 {
     }
     value
 }
+
+/// Copies `rows` rows of `cols` elements, `source.1` elements apart, to rows of `VECTORS · 16` elements, zeros beyond.
+///
+/// # Safety
+/// Source and target cover what the counts say; `cols <= VECTORS · 16`.
+pub unsafe fn copy_rows<const VECTORS: usize>(
+    (source, stride): (*const f32, usize),
+    rows: usize,
+    cols: usize,
+    target: *mut f32,
+) {
+    for row in 0..rows {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = target.add(row * VECTORS * 16);
+            std::ptr::copy_nonoverlapping(source.add(row * stride), to, cols);
+            std::ptr::write_bytes(to.add(cols), 0, VECTORS * 16 - cols);
+        }
+    }
+}

@@ -4,20 +4,27 @@
 mod avx512;
 mod fallback;
 
-use super::{Finish, Left, PANEL_COLS, Product, Right};
+use super::{Finish, Left, PANEL_COLS, Panels, Product, Right};
 use crate::vector::Tile;
 use headlong_device::MatRef;
 use headlong_device::vector::{Isa, isa};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// Depth of a block: a panel of this depth takes 32 KiB, two thirds of the first-level cache.
 const BLOCK_DEPTH: usize = 256;
+
+/// Rows of a packed strip of `A`, of which a microtile uses the first few: one cache line.
+const STRIP_ROWS: usize = 16;
+
+/// Strips that a block of a tile takes at most: 256 KiB of stack.
+const MAX_STRIPS: usize = 16;
 
 /// Work for a microkernel: `rows × cols` elements of `C`, at most one panel wide.
 #[derive(Clone, Copy)]
 struct Micro {
     a: *const f32,
-    /// Elements from `a(i, k)` to `a(i + 1, k)` for [`Left::Rows`], to `a(i, k + 1)` for [`Left::Columns`].
+    /// Elements from `a(i, k)` to `a(i + 1, k)` for [`Left::Rows`], to `a(i, k + 1)` for strips of [`Left::Columns`].
     a_stride: usize,
     /// Whether `A` lies by columns.
     columns: bool,
@@ -32,6 +39,14 @@ struct Micro {
     /// Whether chains start from what `C` holds.
     continues: bool,
     finish: MicroFinish,
+    ahead: Ahead,
+}
+
+/// Memory that will be read soon: at each step of depth the cache line `stride` elements on is asked for.
+#[derive(Clone, Copy)]
+struct Ahead {
+    start: *const f32,
+    stride: usize,
 }
 
 /// The tail of [`Finish`] that belongs to a microkernel's place; null pointers where a part is absent.
@@ -46,6 +61,10 @@ struct MicroFinish {
 impl MicroFinish {
     const NONE: Self = Self { bias: std::ptr::null(), relu: false, mask: std::ptr::null(), mask_stride: 0 };
 
+    fn any(&self) -> bool {
+        self.relu || !self.bias.is_null() || !self.mask.is_null()
+    }
+
     fn at(finish: &Finish<'_>, row: usize, col: usize) -> Self {
         Self {
             bias: finish.bias.map_or(std::ptr::null(), |bias| bias[col..].as_ptr()),
@@ -58,54 +77,101 @@ impl MicroFinish {
 
 /// Computes the elements of `product` that `tile` covers.
 pub fn compute(product: &Product<'_>, mut tile: Tile<'_>) {
-    let depth = product.shape().0.1;
-    let blocks = depth.div_ceil(BLOCK_DEPTH).max(1);
-    let mut packed = MaybeUninit::<[f32; BLOCK_DEPTH * PANEL_COLS]>::uninit();
-    for block in 0..blocks {
-        let (k0, k1) = (block * depth / blocks, (block + 1) * depth / blocks);
-        for col in (0..tile.cols()).step_by(PANEL_COLS) {
-            let b = match product.right {
-                Right::Panels(panels) => {
-                    let panel = (tile.first_col + col) / PANEL_COLS;
-                    panels.data[(panel * depth + k0) * PANEL_COLS..].as_ptr()
-                }
-                Right::Rows(matrix) => {
-                    let cols = PANEL_COLS.min(tile.cols() - col);
-                    pack_block(matrix, k0..k1, tile.first_col + col..tile.first_col + col + cols, &mut packed)
-                }
-            };
-            column(product, &mut tile, col, b, k0..k1);
+    match product.right {
+        Right::Panels(panels) => with_panels(product, &panels, &mut tile),
+        Right::Rows(matrix) => with_rows(product, matrix, &mut tile),
+    }
+}
+
+/// The blocks of depth, as even as can be; one empty block where there is no depth.
+fn blocks(depth: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = depth.div_ceil(BLOCK_DEPTH).max(1);
+    (0..count).map(move |block| block * depth / count..(block + 1) * depth / count)
+}
+
+/// Panel after panel, each in its whole depth: the tile's rows of `A` stay in the second-level cache, those of `C` under a
+/// panel in the first, and the panels stream by, asked for one block ahead.
+fn with_panels(product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
+    for col in (0..tile.cols()).step_by(PANEL_COLS) {
+        let panel = (tile.first_col + col) / PANEL_COLS;
+        for block in blocks(panels.depth) {
+            let (start, end) = (panel * panels.depth + block.start, panel * panels.depth + block.end);
+            let b = panels.data[start * PANEL_COLS..].as_ptr();
+            // The panels lie in the order in which they are read.
+            let following = panels.data.get(end * PANEL_COLS..).map_or(b, <[f32]>::as_ptr);
+            let len = block.len();
+            column(product, tile, col, (std::ptr::null(), b), block, &|call| match call {
+                // Two lines a step of depth: the first two microtiles ask for all of them.
+                0 | 1 => Ahead { start: following.wrapping_add(call * len * 16), stride: 16 },
+                _ => Ahead { start: b, stride: 0 },
+            });
         }
     }
 }
 
+/// Block after block of depth: the block's part of `A` is packed once, then panel after panel of `B`, all on the stack; the
+/// rows of the next block are asked for meanwhile.
+fn with_rows(product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
+    let mut packed_a = MaybeUninit::<[f32; MAX_STRIPS * BLOCK_DEPTH * STRIP_ROWS]>::uninit();
+    let mut packed_b = MaybeUninit::<[f32; BLOCK_DEPTH * PANEL_COLS]>::uninit();
+    let Left::Columns(left) = product.left else {
+        unreachable!("`check` lets plain rows stand only beside columns");
+    };
+    let parts = tile.rows().div_ceil(max_rows());
+    let (row, col) = (tile.first_row, tile.first_col);
+    let lines = (tile.cols().div_ceil(16), tile.rows().div_ceil(16));
+    for block in blocks(matrix.rows()) {
+        let next = block.end;
+        let a = pack_strips(left, block.clone(), row..row + tile.rows(), parts, &mut packed_a);
+        for panel in 0..tile.cols().div_ceil(PANEL_COLS) {
+            let first = panel * PANEL_COLS;
+            let cols = col + first..col + (first + PANEL_COLS).min(tile.cols());
+            let b = pack_panel(matrix, block.clone(), cols, &mut packed_b);
+            column(product, tile, first, (a, b), block.clone(), &|part| {
+                let line = panel * parts + part;
+                if next == matrix.rows() || line >= lines.0 + lines.1 {
+                    Ahead { start: b, stride: 0 }
+                } else if line < lines.0 {
+                    Ahead { start: matrix.row(next)[col + 16 * line..].as_ptr(), stride: matrix.stride() }
+                } else {
+                    let start = left.row(next)[row + 16 * (line - lines.0)..].as_ptr();
+                    Ahead { start, stride: left.stride() }
+                }
+            });
+        }
+    }
+}
+
+fn max_rows() -> usize {
+    match isa() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => avx512::MAX_ROWS,
+        _ => fallback::MAX_ROWS,
+    }
+}
+
 /// One panel of columns of a tile over one block of depth: all its rows, microtile by microtile.
+///
+/// `strips` are the packed columns of `A` where it lies by columns; `ahead(n)` says what microtile `n` asks for.
 fn column(
     product: &Product<'_>,
     tile: &mut Tile<'_>,
     col: usize,
-    b: *const f32,
-    block: std::ops::Range<usize>,
+    (strips, b): (*const f32, *const f32),
+    block: Range<usize>,
+    ahead: &dyn Fn(usize) -> Ahead,
 ) {
-    let depth = product.shape().0.1;
-    let rows = tile.rows();
-    let isa = isa();
-    let most = match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => avx512::MAX_ROWS,
-        _ => fallback::MAX_ROWS,
-    };
+    let last = block.end == product.shape().0.1;
     // Microtiles as even as can be: 64 rows are 13 + 13 + 13 + 13 + 12, not 14 + 14 + 14 + 14 + 8.
-    let parts = rows.div_ceil(most);
+    let (rows, parts) = (tile.rows(), tile.rows().div_ceil(max_rows()));
     for part in 0..parts {
         let (first, end) = (part * rows / parts, (part + 1) * rows / parts);
         let row = tile.first_row + first;
         let (a, a_stride, columns) = match product.left {
             Left::Rows(a) => (a.row(row)[block.start..].as_ptr(), a.stride(), false),
-            Left::Columns(a) if block.is_empty() => (a.data().as_ptr(), a.stride(), true),
-            Left::Columns(a) => (a.row(block.start)[row..].as_ptr(), a.stride(), true),
+            // SAFETY: strip `part` of the block was packed before.
+            Left::Columns(_) => (unsafe { strips.add(part * block.len() * STRIP_ROWS) }, STRIP_ROWS, true),
         };
-        let last = block.end == depth;
         let micro = Micro {
             a,
             a_stride,
@@ -122,37 +188,88 @@ fn column(
                 true => MicroFinish::at(&product.finish, row, tile.first_col + col),
                 false => MicroFinish::NONE,
             },
+            ahead: ahead(part),
         };
-        match isa {
+        // SAFETY: `check` and the loops above keep every pointer's range inside its matrix.
+        unsafe { run(&micro) };
+    }
+}
+
+/// Runs the microkernel of this processor.
+///
+/// # Safety
+/// The pointers of `micro` cover what its shape says, which one microtile can hold.
+unsafe fn run(micro: &Micro) {
+    // SAFETY: passed on to the caller; `isa` names only what the processor has.
+    unsafe {
+        match isa() {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the processor has AVX-512; `check` and the loops above keep every pointer's range inside its matrix.
-            Isa::Avx512 => unsafe { avx512::run(&micro) },
+            Isa::Avx512 => avx512::run(micro),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above, for AVX2 and FMA.
-            Isa::Avx2 => unsafe { fallback::run_avx2(&micro) },
-            // SAFETY: as above; no feature is needed.
-            _ => unsafe { fallback::run(&micro) },
+            Isa::Avx2 => fallback::run_avx2(micro),
+            _ => fallback::run(micro),
         }
     }
 }
 
-/// Copies a block of `matrix` into a panel on the stack, zeros beyond its columns.
-fn pack_block(
+/// Packs a block of `matrix` as a panel on the stack, zeros beyond its columns.
+fn pack_panel(
     matrix: MatRef<'_>,
-    depth: std::ops::Range<usize>,
-    cols: std::ops::Range<usize>,
+    depth: Range<usize>,
+    cols: Range<usize>,
     packed: &mut MaybeUninit<[f32; BLOCK_DEPTH * PANEL_COLS]>,
 ) -> *const f32 {
-    assert!(depth.len() <= BLOCK_DEPTH, "a block fits its buffer");
+    assert!(depth.len() <= BLOCK_DEPTH && cols.len() <= PANEL_COLS, "a block fits its buffer");
     let start = packed.as_mut_ptr().cast::<f32>();
-    for (i, k) in depth.enumerate() {
-        let row = &matrix.row(k)[cols.clone()];
-        // SAFETY: row `i` of the panel lies inside the buffer; it is written in full, so that no element stays unset.
-        unsafe {
-            let target = start.add(i * PANEL_COLS);
-            std::ptr::copy_nonoverlapping(row.as_ptr(), target, row.len());
-            std::ptr::write_bytes(target.add(row.len()), 0, PANEL_COLS - row.len());
-        }
+    // SAFETY: rows of the panel lie inside the buffer; each is written in full, so that no element stays unset.
+    unsafe { copy_rows::<2>(matrix, depth, cols, start) };
+    start
+}
+
+/// Packs a block of the columns `rows` of `matrix` as `parts` strips: `strip[k·16 + i] = matrix(k, first row + i)`, zeros
+/// beyond the rows of the strip.
+fn pack_strips(
+    matrix: MatRef<'_>,
+    depth: Range<usize>,
+    rows: Range<usize>,
+    parts: usize,
+    packed: &mut MaybeUninit<[f32; MAX_STRIPS * BLOCK_DEPTH * STRIP_ROWS]>,
+) -> *const f32 {
+    assert!(depth.len() <= BLOCK_DEPTH && parts <= MAX_STRIPS, "a block fits its buffer");
+    let start = packed.as_mut_ptr().cast::<f32>();
+    for part in 0..parts {
+        let len = rows.len();
+        let strip = rows.start + part * len / parts..rows.start + (part + 1) * len / parts;
+        // SAFETY: rows of strip `part` lie inside the buffer; each is written in full.
+        unsafe { copy_rows::<1>(matrix, depth.clone(), strip, start.add(part * depth.len() * STRIP_ROWS)) };
     }
     start
+}
+
+/// Copies the columns `cols` of the rows `depth` to rows of `VECTORS · 16` elements, zeros beyond them.
+///
+/// # Safety
+/// `target` has room for all rows; there are at most `VECTORS · 16` columns.
+unsafe fn copy_rows<const VECTORS: usize>(
+    matrix: MatRef<'_>,
+    depth: Range<usize>,
+    cols: Range<usize>,
+    target: *mut f32,
+) {
+    if depth.is_empty() {
+        return;
+    }
+    // The last row is looked at here, so that all rows before it exist as well.
+    let _ = &matrix.row(depth.end - 1)[cols.clone()];
+    let source = matrix.row(depth.start)[cols.clone()].as_ptr();
+    // SAFETY: the source's rows exist, by the line above; the rest is the caller's promise.
+    unsafe {
+        match isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                avx512::copy_rows::<VECTORS>((source, matrix.stride()), depth.len(), cols.len(), target)
+            }
+            _ => fallback::copy_rows::<VECTORS>((source, matrix.stride()), depth.len(), cols.len(), target),
+        }
+    }
 }

@@ -1,5 +1,9 @@
-//! Kernels of one sample.
+//! Kernels of one sample: for AVX-512 by hand, for everything else by the compiler, with the same bits.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+use headlong_device::vector::{Isa, isa};
 use headlong_device::vectorized;
 
 /// The rows of `F`: the bottom output, then the vectors one after the other.
@@ -24,6 +28,34 @@ impl<'a> Features<'a> {
     }
 }
 
+/// `products[i(i-1)/2 + j] = F_i · F_j` for `j < i`.
+pub fn products(features: &Features<'_>, products: &mut [f32]) {
+    let count = features.count();
+    assert_eq!(products.len(), count * (count - 1) / 2, "one product per pair");
+    match isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the processor has AVX-512; the lists are as long as asserted.
+        Isa::Avx512 => unsafe { avx512::products(features, products) },
+        _ => plain_products(features, products),
+    }
+}
+
+/// `d_vectors = G·F` for the vectors, and `d_bottom += G₀·F`.
+pub fn gradients(features: &Features<'_>, gradient: &[f32], d_bottom: &mut [f32], d_vectors: &mut [f32]) {
+    let count = features.count();
+    assert_eq!(gradient.len(), count * (count - 1) / 2, "one gradient per pair");
+    let lens = (d_bottom.len(), d_vectors.len());
+    assert_eq!(lens, (features.bottom.len(), features.vectors.len()), "one gradient per feature");
+    match isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the processor has AVX-512; the lists are as long as asserted.
+        Isa::Avx512 if count <= avx512::MAX_FEATURES => unsafe {
+            avx512::gradients(features, gradient, d_bottom, d_vectors)
+        },
+        _ => plain_gradients(features, gradient, d_bottom, d_vectors),
+    }
+}
+
 const LANES: usize = 16;
 
 #[inline(always)]
@@ -45,8 +77,7 @@ fn dot(x: &[f32], y: &[f32]) -> f32 {
 }
 
 vectorized! {
-    /// `products[i(i-1)/2 + j] = F_i · F_j` for `j < i`.
-    pub fn products(features: &Features<'_>, products: &mut [f32]) {
+    fn plain_products(features: &Features<'_>, products: &mut [f32]) {
         let mut rest = products;
         for i in 1..features.count() {
             let (row, tail) = rest.split_at_mut(i);
@@ -57,15 +88,14 @@ vectorized! {
         }
     }
 
-    /// `d_vectors = G·F` for the vectors, and `d_bottom += G₀·F`.
-    pub fn gradients(features: &Features<'_>, gradient: &[f32], d_bottom: &mut [f32], d_vectors: &mut [f32]) {
+    fn plain_gradients(features: &Features<'_>, gradient: &[f32], d_bottom: &mut [f32], d_vectors: &mut [f32]) {
         let dim = d_bottom.len();
         d_vectors.fill(0.0);
         for i in 0..features.count() {
             let target = if i == 0 { &mut *d_bottom } else { &mut d_vectors[(i - 1) * dim..][..dim] };
-            for j in (0..features.count()).filter(|&j| j != i) {
+            for j in 0..features.count() {
                 let (high, low) = (i.max(j), i.min(j));
-                let factor = gradient[high * (high - 1) / 2 + low];
+                let factor = if i == j { 0.0 } else { gradient[high * (high - 1) / 2 + low] };
                 for (sum, value) in target.iter_mut().zip(features.row(j)) {
                     *sum = factor.mul_add(*value, *sum);
                 }
