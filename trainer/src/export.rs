@@ -48,7 +48,7 @@ fn original_name(layout: &Layout, tensor: TensorId) -> Option<String> {
     };
     let layer: u32 = parts.next()?.parse().ok()?;
     let what = parts.next().filter(|what| matches!(*what, "weight" | "bias"))?;
-    parts.next().is_none().then(|| format!("{stack}.{}.{what}", layer.checked_mul(2).unwrap_or(u32::MAX)))
+    parts.next().is_none().then(|| format!("{stack}.{}.{what}", layer.saturating_mul(2)))
 }
 
 /// Where a tensor lies in the exported file.

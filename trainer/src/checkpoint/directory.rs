@@ -230,12 +230,11 @@ pub fn newest(directory: &Path) -> Result<Option<Checkpoint>> {
 /// # Errors
 /// There is none, or it is damaged.
 pub fn open(path: &Path) -> Result<Checkpoint> {
-    if path.is_dir() && !path.join(MANIFEST_FILE).exists() {
-        if let Some(checkpoint) = newest(path)? {
-            return Ok(checkpoint);
-        }
+    let is_directory_of_them = path.is_dir() && !path.join(MANIFEST_FILE).exists();
+    match if is_directory_of_them { newest(path)? } else { None } {
+        Some(checkpoint) => Ok(checkpoint),
+        None => Checkpoint::open(path),
     }
-    Checkpoint::open(path)
 }
 
 /// Steps and directories of all checkpoints, by step.

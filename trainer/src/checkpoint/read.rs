@@ -17,6 +17,9 @@ use xxhash_rust::xxh3::Xxh3Default;
 /// Manifests above this size are refused unread.
 const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
+/// Is handed the rows of every piece: the piece, the first row, whole rows.
+type Visitor<'a> = dyn FnMut(&Piece, u64, &[f32]) -> Result<()> + 'a;
+
 /// What [`Checkpoint::load`] hands to the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Select {
@@ -139,7 +142,7 @@ impl Checkpoint {
         Ok(BufReader::new(self.open_file(entry)?.file))
     }
 
-    fn stream(&self, visit: &mut dyn FnMut(&Piece, u64, &[f32]) -> Result<()>) -> Result<()> {
+    fn stream(&self, visit: &mut Visitor<'_>) -> Result<()> {
         let mut digest = WeightsDigest::default();
         for entry in self.manifest.files.iter().filter(|entry| entry.content != Content::Blob) {
             self.stream_file(entry, &mut digest, visit)?;
@@ -157,7 +160,7 @@ impl Checkpoint {
         &self,
         entry: &FileEntry,
         digest: &mut WeightsDigest,
-        visit: &mut dyn FnMut(&Piece, u64, &[f32]) -> Result<()>,
+        visit: &mut Visitor<'_>,
     ) -> Result<()> {
         let pieces = pieces(&self.manifest.layout, &entry.content)?;
         let mut input = self.open_file(entry)?;
