@@ -5,8 +5,8 @@
 #![no_main]
 
 use headlong_reader::criteo::parse::{Body, MISSING_DENSE};
-use headlong_reader::{BadRowPolicy, Schema};
 use headlong_reader::criteo::{LineParser, RawBlock};
+use headlong_reader::{BadRowPolicy, Schema};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -45,7 +45,9 @@ fn check(schema: &Schema, policy: BadRowPolicy, text: &[u8], block: &RawBlock) {
         let unended = text.last().is_some_and(|&byte| byte != b'\n') as usize;
         assert_eq!(block.num_lines, text.iter().filter(|&&byte| byte == b'\n').count() + unended);
     }
-    assert!(block.line_ends.is_sorted() && block.line_ends.last().is_none_or(|&end| end as usize <= text.len()));
+    assert!(
+        block.line_ends.is_sorted() && block.line_ends.last().is_none_or(|&end| end as usize <= text.len())
+    );
     for bad in &block.bad_lines {
         assert!(!bad.fault.to_string().is_empty());
     }
