@@ -99,7 +99,8 @@ impl Harness {
         let mut samples = Vec::new();
         let start = Instant::now();
         while samples.is_empty()
-            || (!self.settings.smoke && (start.elapsed().as_secs_f64() < self.settings.seconds || samples.len() < 5))
+            || (!self.settings.smoke
+                && (start.elapsed().as_secs_f64() < self.settings.seconds || samples.len() < 5))
         {
             let block = Block::start();
             (0..calls).for_each(|_| body());
@@ -158,7 +159,8 @@ impl Harness {
         let machine = crate::machine::Machine::here();
         let floors = self.floors.get();
         for result in &self.results {
-            let mut line = json!({ "version": env!("CARGO_PKG_VERSION"), "machine": machine.name, "floors": floors });
+            let mut line =
+                json!({ "version": env!("CARGO_PKG_VERSION"), "machine": machine.name, "floors": floors });
             if let (Some(line), Some(result)) = (line.as_object_mut(), result.as_object()) {
                 line.extend(result.clone());
             }
@@ -170,8 +172,13 @@ impl Harness {
 }
 
 fn line(rate: &Rate<'_>, summary: &Summary, share: Option<f64>) -> String {
-    let share = share.map_or(String::new(), |share| format!("{:5.1} % of {}", share * 100.0, floor_name(rate.floor)));
-    let noisy = if summary.foreign >= 0.1 { format!("  (others used {:.1} cores)", summary.foreign) } else { String::new() };
+    let share =
+        share.map_or(String::new(), |share| format!("{:5.1} % of {}", share * 100.0, floor_name(rate.floor)));
+    let noisy = if summary.foreign >= 0.1 {
+        format!("  (others used {:.1} cores)", summary.foreign)
+    } else {
+        String::new()
+    };
     format!("{:<44} {:>12.2} {:<12} {share:<24}{noisy}", rate.name, summary.median, rate.unit)
 }
 

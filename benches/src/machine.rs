@@ -28,7 +28,8 @@ impl Machine {
     /// The name as part of a file's name: `intel-r-xeon-r-processor-family-6-model-207-2-cores`.
     pub fn file_name(&self) -> String {
         let lower = self.name.to_lowercase();
-        let words: Vec<&str> = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty()).collect();
+        let words: Vec<&str> =
+            lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty()).collect();
         words.join("-")
     }
 }

@@ -32,8 +32,14 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
     let stream = harness.stream().clone();
     let max_ids = vec![samples; specs.len()];
     let (seed, sum_blocks, frozen) = (1, 1, false);
-    let options =
-        SetOptions { optimizer: Optimizer::Sgd, seed, max_samples: samples, max_ids: &max_ids, sum_blocks, frozen };
+    let options = SetOptions {
+        optimizer: Optimizer::Sgd,
+        seed,
+        max_samples: samples,
+        max_ids: &max_ids,
+        sum_blocks,
+        frozen,
+    };
     let set = EmbeddingSet::new(&stream, &specs, &options)?;
     let ids: Vec<Vec<u64>> =
         (0..).zip(&shape.rows).map(|(t, &rows)| zipf_rows(1, t, rows, num_batches * samples)).collect();
@@ -57,7 +63,8 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
     let rate = Rate { name: &case("route"), unit: "M ids/s", work: lookups * 1e-6, floor: Floor::None };
     harness.measure(&rate, || expect(set.route(&stream, &batches[next()], &mut route)));
 
-    let rate = Rate { name: &case("lookup"), unit: "GB/s", work: lookups * row_bytes * 1e-9, floor: Floor::Gather };
+    let rate =
+        Rate { name: &case("lookup"), unit: "GB/s", work: lookups * row_bytes * 1e-9, floor: Floor::Gather };
     harness.measure(&rate, || expect(set.lookup(&stream, &batches[next()], &vectors)));
 
     // Every distinct row is read and written, every gradient read once.

@@ -26,8 +26,14 @@ pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
 fn at_dim(harness: &mut Harness, samples: usize, dim: usize) -> anyhow::Result<()> {
     let width = output_width(TABLES, dim);
     let mut plan = ArenaPlan::new("interaction");
-    let slots = [("bottom", dim), ("d_bottom", dim), ("vectors", TABLES * dim), ("d_vectors", TABLES * dim), ("out", width)]
-        .map(|(name, cols)| plan.matrix(name, DType::F32, samples, cols));
+    let slots = [
+        ("bottom", dim),
+        ("d_bottom", dim),
+        ("vectors", TABLES * dim),
+        ("d_vectors", TABLES * dim),
+        ("out", width),
+    ]
+    .map(|(name, cols)| plan.matrix(name, DType::F32, samples, cols));
     let arena = plan.freeze()?;
     let [bottom, d_bottom, vectors, d_vectors, out] = slots.map(|slot| arena.mat(slot));
     bottom.write::<f32>().data_mut().copy_from_slice(&uniform(1, samples * dim));

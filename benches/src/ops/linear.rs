@@ -4,7 +4,8 @@ use crate::harness::{Floor, Harness, Rate};
 use headlong_device::testing::uniform;
 use headlong_device::{ArenaPlan, DType};
 use headlong_mlp::linear::{
-    Activation, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, WeightsPlan, backward_data, backward_weights, forward,
+    Activation, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, WeightsPlan, backward_data,
+    backward_weights, forward,
 };
 
 /// Inputs and outputs of the layers that are measured: the thin first one, and the heaviest of each shape.
@@ -50,7 +51,8 @@ fn layer(harness: &mut Harness, samples: usize, inputs: usize, outputs: usize) -
     measure("forward", &mut || forward(&stream, &args));
     let args = BackwardDataArgs { d_z: &d_z, w: &w, d_x: &d_x, mask: Some(&x) };
     measure("backward data", &mut || backward_data(&stream, &args));
-    let args = BackwardWeightsArgs { x: &x, d_z: &d_z, d_w: &d_w, d_b: &d_b, partials: None, accumulate: false };
+    let args =
+        BackwardWeightsArgs { x: &x, d_z: &d_z, d_w: &d_w, d_b: &d_b, partials: None, accumulate: false };
     measure("backward weights", &mut || backward_weights(&stream, &args));
     Ok(())
 }

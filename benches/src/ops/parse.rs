@@ -48,8 +48,12 @@ fn lines(harness: &mut Harness, text: &[u8]) {
             std::sync::Mutex::new((parser, RawBlock::default()))
         })
         .collect();
-    let rate =
-        Rate { name: "parse/lines in memory", unit: "MB/s", work: text.len() as f64 * 1e-6, floor: Floor::None };
+    let rate = Rate {
+        name: "parse/lines in memory",
+        unit: "MB/s",
+        work: text.len() as f64 * 1e-6,
+        floor: Floor::None,
+    };
     harness.measure(&rate, || {
         stream.pool().run(blocks.len(), &|index| {
             if let Ok(mut state) = parsers[index].lock() {
@@ -63,7 +67,12 @@ fn lines(harness: &mut Harness, text: &[u8]) {
 /// A file through the threads that read, cut and parse: what training takes in.
 fn file(harness: &mut Harness, path: &Path, text_bytes: usize) -> anyhow::Result<()> {
     let options = BlockOptions { num_threads: harness.settings().threads, ..BlockOptions::default() };
-    let rate = Rate { name: "parse/file to arrays", unit: "MB/s", work: text_bytes as f64 * 1e-6, floor: Floor::None };
+    let rate = Rate {
+        name: "parse/file to arrays",
+        unit: "MB/s",
+        work: text_bytes as f64 * 1e-6,
+        floor: Floor::None,
+    };
     let mut failure = None;
     harness.measure(&rate, || {
         if let Err(error) = read_all(path.to_owned(), &options) {
@@ -121,7 +130,8 @@ fn generate(num_lines: usize) -> String {
         for column in 0..26_u64 {
             text.push('\t');
             if next() >= 0.12 {
-                let word = (zipf.draw(&mut next) + column * 1_000_003).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+                let word =
+                    (zipf.draw(&mut next) + column * 1_000_003).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
                 write!(text, "{word:08x}").expect("writing to a string never fails");
             }
         }
