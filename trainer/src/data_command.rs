@@ -1,14 +1,143 @@
 //! `headlong data make`, `inspect` and `verify`.
 
 use crate::cli::{DataFilesArguments, DataMakeArguments};
+use crate::config::{OnBadRow, validate::require_file};
 use crate::error::{Error, Result};
+use crate::machine;
+use crate::output;
+use crate::report::{bytes, count, duration};
+use headlong_device::pool::Pool;
+use headlong_reader::BadRowPolicy;
+use headlong_reader::dictionary::DictionaryRule;
+use headlong_reader::make::{MakeOptions, MakeProgress, MakeReport, make_dictionary};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
-/// Builds a dictionary.
+/// Lines of progress come at most this often.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// Builds a dictionary with a frequency threshold: one streaming pass, resumable per file.
 ///
 /// # Errors
-/// Not in this build yet.
-pub fn make(_arguments: &DataMakeArguments) -> Result<()> {
-    Err(Error::unsupported("`headlong data make`", "it is not in this build"))
+/// [`Error::Config`] for files that are not there (exit code 2), [`Error::Failed`] for bad data or a full disk.
+pub fn make(arguments: &DataMakeArguments) -> Result<()> {
+    for file in &arguments.data {
+        require_file("--data", file)?;
+    }
+    if arguments.min_count == 0 || arguments.max_rows.is_some_and(|rows| rows < 2) {
+        return Err(Error::Usage("--min-count must be at least 1 and --max-rows at least 2".to_owned()));
+    }
+    let options = MakeOptions {
+        on_bad_row: match arguments.on_bad_row {
+            OnBadRow::Error => BadRowPolicy::Error,
+            OnBadRow::Skip => BadRowPolicy::Skip,
+        },
+        rule: DictionaryRule { min_count: arguments.min_count, max_rows: arguments.max_rows },
+        memory_bytes: arguments.memory_mib.max(1) << 20,
+        ..MakeOptions::default()
+    };
+    let pool = Pool::new(arguments.threads.unwrap_or_else(machine::cores));
+    let mut progress = Progress::new();
+    let report = make_dictionary(&arguments.data, &arguments.output, &options, &pool, &mut |at| {
+        progress.show(at, arguments);
+    })
+    .map_err(Error::failed("the dictionary cannot be built"))?;
+    output::answer(&arguments.json, &make_text(&report, progress.started), &make_json(&report))
+}
+
+/// Lines of progress on standard error.
+struct Progress {
+    started: Instant,
+    last: Instant,
+    file: Option<usize>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { started: now, last: now, file: None }
+    }
+
+    fn show(&mut self, at: &MakeProgress, arguments: &DataMakeArguments) {
+        let new_file = self.file != Some(at.file);
+        if !new_file && self.last.elapsed() < PROGRESS_EVERY {
+            return;
+        }
+        (self.file, self.last) = (Some(at.file), Instant::now());
+        let percent = 100.0 * at.stored_bytes_read as f64 / at.stored_bytes.max(1) as f64;
+        eprintln!(
+            "file {} of {}, {}: {percent:.0} %  {} rows counted in {}",
+            at.file + 1,
+            at.num_files,
+            arguments.data[at.file].display(),
+            count(at.rows),
+            duration(self.started.elapsed().as_secs_f64())
+        );
+    }
+}
+
+fn make_text(report: &MakeReport, started: Instant) -> String {
+    let mut text = format!(
+        "{:<6} {:>13} {:>13} {:>22}\n",
+        "column", "distinct ids", "table rows", "sights in shared row"
+    );
+    for (index, column) in report.dictionary.columns().iter().enumerate() {
+        let share = 100.0 * column.shared_count as f64 / report.rows.max(1) as f64;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "C{:<5} {:>13} {:>13} {share:>20.2} %",
+            index + 1,
+            count(column.distinct),
+            count(column.rows())
+        );
+    }
+    let rows = report.dictionary.rows().iter().sum::<u64>();
+    let size = std::fs::metadata(&report.file).map_or(0, |data| data.len());
+    let _ = write!(
+        text,
+        "{}: {} table rows from {} rows of data, {}, in {}",
+        report.file.display(),
+        count(rows),
+        count(report.rows),
+        bytes(size),
+        duration(started.elapsed().as_secs_f64())
+    );
+    if report.resumed_files > 0 {
+        let _ = write!(text, "\n{} files had been counted by an earlier call", report.resumed_files);
+    }
+    if report.skipped.total > 0 {
+        let _ = write!(text, "\n{} malformed lines skipped, the first:", count(report.skipped.total));
+        for row in &report.skipped.first {
+            let _ = write!(text, "\n  {row}");
+        }
+    }
+    text
+}
+
+fn make_json(report: &MakeReport) -> Value {
+    let columns = report.dictionary.columns().iter().enumerate();
+    let columns: Vec<Value> = columns
+        .map(|(index, column)| {
+            json!({
+                "name": format!("C{}", index + 1),
+                "distinct": column.distinct,
+                "rows": column.rows(),
+                "shared_count": column.shared_count,
+            })
+        })
+        .collect();
+    json!({
+        "file": report.file,
+        "rows": report.rows,
+        "columns": columns,
+        "min_count": report.dictionary.rule().min_count,
+        "max_rows": report.dictionary.rule().max_rows,
+        "fingerprint": format!("{:016x}", report.dictionary.fingerprint()),
+        "resumed_files": report.resumed_files,
+        "skipped": report.skipped.total,
+    })
 }
 
 /// Describes files.

@@ -31,6 +31,7 @@ pub mod report;
 pub mod build;
 pub mod data;
 pub mod engine;
+pub mod inference;
 pub mod lanes;
 pub mod schedule;
 pub mod session;

@@ -57,10 +57,10 @@ impl Prepared {
                 Some(checkpoint) => RunDictionary::of_checkpoint(checkpoint)?,
                 None => RunDictionary::find_or_build(config, &prepared.train, threads, reporter)?,
             };
-            prepared.train_rows = prepared.train_rows.or(found.rows_read());
+            prepared.train_rows = prepared.train_rows.or(found.counted_rows());
             prepared.dictionary = Some(found);
         }
-        let dictionary_rows = prepared.dictionary.as_ref().map(|dictionary| dictionary.table_rows(config));
+        let dictionary_rows = prepared.dictionary.as_ref().map(RunDictionary::table_rows);
         prepared.table_rows = config.table_rows(dictionary_rows.as_deref())?;
         Ok(prepared)
     }
@@ -71,7 +71,8 @@ impl Prepared {
             seed: settings.seed,
             train_rows: settings.train_rows,
             valid_rows: settings.valid_rows,
-            ..SyntheticOptions::default()
+            scale: settings.scale,
+            gzip: settings.gzip,
         };
         let folder = config.run.output_dir.join("synthetic-data");
         reporter.note(&format!(

@@ -1,0 +1,143 @@
+//! `headlong eval` and `headlong predict`: a checkpoint applied to files. The checkpoint brings everything but the rows:
+//! configuration, dictionary or admitted ids, dense transform.
+
+use crate::build::Model;
+use crate::checkpoint::{self, Checkpoint, Select};
+use crate::cli::{EvalArguments, PredictArguments};
+use crate::config::{Config, DenseOptimizer, Ids, OnBadRow, SparseOptimizer};
+use crate::data::{self, EvaluationData, failed};
+use crate::dictionary::RunDictionary;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::lanes::Lanes;
+use crate::metrics::MetricsAccumulator;
+use crate::output;
+use crate::predict::PredictionWriter;
+use crate::report::{self, Eval, count};
+use crate::session::{CONFIG_BLOB, load, predict_all, restore_ids};
+use crate::trace::Recorder;
+use headlong_device::Stream;
+use headlong_reader::IdMapper;
+use headlong_reader::criteo::has_label;
+use serde_json::json;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Evaluates a checkpoint on labelled files and prints the metrics.
+///
+/// # Errors
+/// A checkpoint or files that cannot be used; files without labels.
+pub fn eval(arguments: &EvalArguments) -> Result<()> {
+    let mut applied =
+        Applied::open(&arguments.checkpoint, arguments.batch_size, arguments.threads, arguments.on_bad_row)?;
+    for file in &arguments.data {
+        if !labelled(&applied.config, file)? {
+            let message = format!("{} has no labels; `headlong predict` takes such files", file.display());
+            return Err(Error::config("--data", message));
+        }
+    }
+    let started = Instant::now();
+    let mut metrics = MetricsAccumulator::default();
+    applied.run(&arguments.data, true, &mut |logits, labels| metrics.push(logits, labels))?;
+    let eval = Eval { metrics: metrics.metrics(), eval_s: started.elapsed().as_secs_f64() };
+    if let Some(warning) = eval.metrics.warning() {
+        eprintln!("warning: {warning}");
+    }
+    let mut document = serde_json::to_value(eval).unwrap_or_default();
+    document["checkpoint"] = json!(applied.checkpoint.path());
+    document["step"] = json!(applied.checkpoint.manifest().state.step);
+    output::answer(&arguments.json, &format!("{}\n", report::eval_text(&eval)), &document)
+}
+
+/// Writes the click probability of every row.
+///
+/// # Errors
+/// A checkpoint or files that cannot be used; an output that cannot be written.
+pub fn predict(arguments: &PredictArguments) -> Result<()> {
+    let mut writer = PredictionWriter::create(&arguments.output)?;
+    let mut applied =
+        Applied::open(&arguments.checkpoint, arguments.batch_size, arguments.threads, arguments.on_bad_row)?;
+    let started = Instant::now();
+    let mut outcome = Ok(());
+    for file in &arguments.data {
+        let labelled = labelled(&applied.config, file)?;
+        applied.run(std::slice::from_ref(file), labelled, &mut |logits, _| {
+            if outcome.is_ok() {
+                outcome = writer.push(logits);
+            }
+        })?;
+    }
+    outcome?;
+    let rows = writer.finish()?;
+    let seconds = started.elapsed().as_secs_f64();
+    eprintln!("{} rows to {} in {}", count(rows), arguments.output.display(), report::duration(seconds));
+    Ok(())
+}
+
+/// A checkpoint in memory, ready to be applied to rows.
+struct Applied {
+    config: Config,
+    checkpoint: Checkpoint,
+    engine: Engine,
+    ids: IdMapper,
+    threads: usize,
+}
+
+impl Applied {
+    fn open(
+        directory: &Path,
+        batch_size: Option<usize>,
+        threads: Option<usize>,
+        on_bad_row: Option<OnBadRow>,
+    ) -> Result<Self> {
+        let checkpoint =
+            checkpoint::open(directory).map_err(|error| failed("the checkpoint cannot be used", error))?;
+        let mut config = config_of(&checkpoint)?;
+        config.eval.batch_size = batch_size.unwrap_or(config.eval.batch_size);
+        config.data.on_bad_row = on_bad_row.unwrap_or(config.data.on_bad_row);
+        // Nothing is trained: no gradients of large batches, no optimiser states.
+        (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);
+        config.optimizer.sparse = SparseOptimizer { name: "sgd".to_owned(), ..SparseOptimizer::default() };
+        config.optimizer.dense = DenseOptimizer { name: "sgd".to_owned(), ..DenseOptimizer::default() };
+        let threads = threads.unwrap_or_else(crate::machine::cores);
+        let rows: Vec<u64> = checkpoint.manifest().layout.tables.iter().map(|table| table.rows).collect();
+        let (mut ids, checksum) = match config.data.ids {
+            Ids::Dictionary => {
+                let dictionary = RunDictionary::of_checkpoint(&checkpoint)?;
+                (dictionary.mapper(&rows)?, Some(dictionary.checksum()))
+            }
+            _ => (data::id_mapper(&config, &rows)?, None),
+        };
+        restore_ids(&checkpoint, &mut ids)?;
+        let stream = Stream::cpu(threads);
+        let model = Model::new(&config, &rows, &stream)?;
+        let mut engine = Engine::new(model, Lanes::serial(stream), Recorder::off());
+        load(&mut engine, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;
+        Ok(Self { config, checkpoint, engine, ids, threads })
+    }
+
+    fn run(&mut self, files: &[PathBuf], labelled: bool, take: &mut dyn FnMut(&[f32], &[f32])) -> Result<()> {
+        let rows = EvaluationData::open(&self.config, files, labelled, self.threads)?;
+        predict_all(&mut self.engine, &mut *rows.reader(&self.ids)?, take)?;
+        Ok(())
+    }
+}
+
+fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
+    let path = checkpoint.path().join(CONFIG_BLOB);
+    let blob =
+        checkpoint.blob(CONFIG_BLOB).map_err(|error| failed("the checkpoint cannot be used", error))?;
+    let mut text = String::new();
+    match blob {
+        Some(mut blob) => blob.read_to_string(&mut text),
+        None => Err(std::io::ErrorKind::NotFound.into()),
+    }
+    .map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
+    Config::from_toml(&text, &path.display().to_string())
+}
+
+fn labelled(config: &Config, file: &Path) -> Result<bool> {
+    let schema = data::block_options(config, true, 1).schema;
+    has_label(file, &schema).map_err(|error| failed("the data cannot be read", error))
+}
