@@ -43,6 +43,7 @@ pub mod error;
 pub mod hashing;
 pub mod history;
 pub mod ids;
+pub mod inspect;
 pub mod io;
 pub mod make;
 pub mod prefetch;
@@ -51,6 +52,7 @@ pub mod schema;
 pub mod skipped;
 pub mod synthetic;
 pub mod transform;
+pub mod verify;
 
 use std::time::Duration;
 

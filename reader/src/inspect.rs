@@ -1,0 +1,108 @@
+//! What is in files of Criteo's format: rows, clicks, and for each column missing values, range and distinct values.
+
+mod columns;
+mod distinct;
+mod report;
+
+use std::path::{Path, PathBuf};
+
+use headlong_device::pool::Pool;
+
+use crate::batch::Position;
+use crate::criteo::{BadRowPolicy, BlockOptions, BlockStream, Event, ParsedBlock};
+use crate::error::Result;
+use crate::schema::Schema;
+use crate::skipped::{BadRow, SkipReport};
+
+pub(crate) use columns::ColumnStatistics;
+pub use report::{DenseSummary, FileSummary, InspectReport, SparseSummary};
+
+/// How to look.
+#[derive(Clone, Debug)]
+pub struct InspectOptions {
+    /// The columns of the files.
+    pub schema: Schema,
+    /// What to do with lines that are not rows.
+    pub on_bad_row: BadRowPolicy,
+    /// Distinct values of a column are counted exactly up to this many (16 bytes each, at most), beyond that
+    /// estimated.
+    pub exact_distinct: usize,
+}
+
+impl Default for InspectOptions {
+    fn default() -> Self {
+        Self { schema: Schema::criteo(), on_bad_row: BadRowPolicy::Error, exact_distinct: 1 << 20 }
+    }
+}
+
+/// How far the look is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InspectProgress {
+    /// The file being read, as an index into the list of files.
+    pub file: usize,
+    /// Good rows so far, over all files.
+    pub rows: u64,
+    /// Bytes of this file read so far, as stored.
+    pub stored_bytes_read: u64,
+}
+
+/// Reads `files` once and describes them. Memory is bounded; threads change nothing but speed.
+///
+/// # Errors
+/// Whatever is wrong with the data; under [`BadRowPolicy::Skip`] bad lines are counted instead.
+pub fn inspect(
+    files: &[PathBuf],
+    options: &InspectOptions,
+    pool: &Pool,
+    progress: &mut dyn FnMut(InspectProgress),
+) -> Result<InspectReport> {
+    let mut statistics = ColumnStatistics::new(options.schema, options.exact_distinct);
+    let (mut summaries, mut skipped) = (Vec::new(), SkipReport::default());
+    let mut rows_before = 0;
+    for (index, file) in files.iter().enumerate() {
+        let mut summary = FileSummary::open(file)?;
+        read_file(file, options.schema, options.on_bad_row, pool, &mut |block| {
+            statistics.add(&block.raw, pool);
+            summary.rows += block.raw.num_samples as u64;
+            for row in bad_rows(file, block) {
+                summary.bad_rows += 1;
+                skipped.add(|| row);
+            }
+            let rows = rows_before + summary.rows;
+            progress(InspectProgress { file: index, rows, stored_bytes_read: block.stored_bytes_read });
+        })?;
+        rows_before += summary.rows;
+        summaries.push(summary);
+    }
+    Ok(InspectReport::new(summaries, options.schema, &statistics, &skipped))
+}
+
+/// Calls `body` with every block of a file, in order.
+pub(crate) fn read_file(
+    file: &Path,
+    schema: Schema,
+    on_bad_row: BadRowPolicy,
+    pool: &Pool,
+    body: &mut dyn FnMut(&ParsedBlock),
+) -> Result<()> {
+    let options = BlockOptions { schema, on_bad_row, num_threads: pool.threads(), ..BlockOptions::default() };
+    let mut stream = BlockStream::open(vec![file.to_owned()], &options, &Position::default(), Some(1))?;
+    while let Some(event) = stream.next()? {
+        if let Event::Block(block) = event {
+            body(&block);
+            stream.recycle(block);
+        }
+    }
+    Ok(())
+}
+
+/// The bad lines of a block, with their places.
+pub(crate) fn bad_rows(file: &Path, block: &ParsedBlock) -> impl Iterator<Item = BadRow> {
+    block.raw.bad_lines.iter().map(move |bad| {
+        let line = block.first_line + u64::from(bad.line) + 1;
+        BadRow { file: file.to_owned(), line, fault: bad.fault }
+    })
+}
+
+#[cfg(test)]
+mod tests;

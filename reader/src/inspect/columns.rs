@@ -1,0 +1,138 @@
+//! Statistics of all columns, gathered block by block, each column on its own thread.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use headlong_device::pool::Pool;
+
+use super::distinct::DistinctCounter;
+use crate::criteo::RawBlock;
+use crate::criteo::parse::MISSING_DENSE;
+use crate::schema::Schema;
+
+/// What is known of all columns.
+#[derive(Debug)]
+pub(crate) struct ColumnStatistics {
+    schema: Schema,
+    /// Rows seen.
+    pub rows: u64,
+    /// Rows with label 1.
+    pub clicks: u64,
+    dense: Vec<Mutex<DenseStatistics>>,
+    sparse: Vec<Mutex<SparseStatistics>>,
+}
+
+/// What is known of an integer column.
+#[derive(Clone, Debug)]
+pub(crate) struct DenseStatistics {
+    pub missing: u64,
+    pub negative: u64,
+    /// Sum of the values present; 2⁶⁴ rows of 32 bits fit.
+    pub sum: i128,
+    pub minimum: i32,
+    pub maximum: i32,
+    pub values: DistinctCounter,
+}
+
+/// What is known of a categorical column.
+#[derive(Clone, Debug)]
+pub(crate) struct SparseStatistics {
+    pub missing: u64,
+    pub values: DistinctCounter,
+}
+
+impl ColumnStatistics {
+    /// Nothing seen; distinct values are counted exactly up to `exact_distinct`.
+    pub fn new(schema: Schema, exact_distinct: usize) -> Self {
+        let values = DistinctCounter::new(exact_distinct);
+        let dense = DenseStatistics {
+            missing: 0,
+            negative: 0,
+            sum: 0,
+            minimum: i32::MAX,
+            maximum: i32::MIN,
+            values: values.clone(),
+        };
+        let sparse = SparseStatistics { missing: 0, values };
+        Self {
+            schema,
+            rows: 0,
+            clicks: 0,
+            dense: (0..schema.num_dense).map(|_| Mutex::new(dense.clone())).collect(),
+            sparse: (0..schema.num_sparse).map(|_| Mutex::new(sparse.clone())).collect(),
+        }
+    }
+
+    /// Adds the samples of a block.
+    pub fn add(&mut self, block: &RawBlock, pool: &Pool) {
+        self.rows += block.num_samples as u64;
+        self.clicks += block.labels.iter().map(|&label| u64::from(label)).sum::<u64>();
+        let (num_dense, num_sparse) = (self.schema.num_dense, self.schema.num_sparse);
+        pool.run(num_dense + num_sparse, &|task| match task.checked_sub(num_dense) {
+            None => lock(&self.dense[task]).add(block.dense.iter().skip(task).step_by(num_dense)),
+            Some(column) => {
+                let ids = block.sparse.iter().skip(column).step_by(num_sparse);
+                let missing = block.sparse_missing.iter().map(|bits| bits >> column & 1 == 1);
+                lock(&self.sparse[column]).add(ids.copied().zip(missing));
+            }
+        });
+    }
+
+    /// The integer columns, in order.
+    pub fn dense(&self) -> impl Iterator<Item = MutexGuard<'_, DenseStatistics>> {
+        self.dense.iter().map(lock)
+    }
+
+    /// The categorical columns, in order.
+    pub fn sparse(&self) -> impl Iterator<Item = MutexGuard<'_, SparseStatistics>> {
+        self.sparse.iter().map(lock)
+    }
+}
+
+/// A panic is passed on by the pool, so a poisoned lock is never seen by anyone who goes on.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl DenseStatistics {
+    fn add<'a>(&mut self, values: impl Iterator<Item = &'a i32>) {
+        for &value in values {
+            if value == MISSING_DENSE {
+                self.missing += 1;
+                continue;
+            }
+            self.negative += u64::from(value < 0);
+            self.sum += i128::from(value);
+            self.minimum = self.minimum.min(value);
+            self.maximum = self.maximum.max(value);
+            self.values.see(value as u32);
+        }
+    }
+
+    /// The value below which the share `share` of the values lies (the lower one of two), if all are known.
+    pub fn quantile(&self, share: f64) -> Option<i32> {
+        let (_, true) = self.values.distinct() else { return None };
+        let mut counts: Vec<(i32, u64)> =
+            self.values.counts().map(|(value, count)| (value as i32, count)).collect();
+        counts.sort_unstable();
+        let total: u64 = counts.iter().map(|&(_, count)| count).sum();
+        let place = (total.saturating_sub(1) as f64 * share) as u64;
+        let mut below = 0;
+        let found = counts.iter().find(|&&(_, count)| {
+            below += count;
+            below > place
+        });
+        found.map(|&(value, _)| value)
+    }
+}
+
+impl SparseStatistics {
+    fn add(&mut self, ids: impl Iterator<Item = (u32, bool)>) {
+        for (id, is_missing) in ids {
+            if is_missing {
+                self.missing += 1;
+            } else {
+                self.values.see(id);
+            }
+        }
+    }
+}
