@@ -1,5 +1,6 @@
 //! The steps of `cargo xtask ci`, in the order they run: the quickest to complain first.
 
+use std::borrow::Borrow;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -123,7 +124,7 @@ fn examples(workshop: &Workshop) -> Result<Outcome> {
 }
 
 /// Passed where nothing failed, else failed with the names of what did.
-fn all_of(all: &[&str], failed: &[&str], what: &str) -> Outcome {
+fn all_of<Name: Borrow<str>>(all: &[Name], failed: &[Name], what: &str) -> Outcome {
     if failed.is_empty() {
         Outcome::Passed(format!("{} {what}", all.len()))
     } else {
@@ -153,8 +154,6 @@ fn features(workshop: &Workshop) -> Result<Outcome> {
             built.push(name);
         }
     }
-    let built: Vec<&str> = built.iter().map(String::as_str).collect();
-    let failed: Vec<&str> = failed.iter().map(String::as_str).collect();
     Ok(all_of(&built, &failed, "features"))
 }
 
@@ -172,7 +171,7 @@ fn aarch64(workshop: &Workshop) -> Result<Outcome> {
     show(workshop, &["check", "--release", "--quiet", "-p", "headlong", "--target", target])
 }
 
-/// Checks that the fuzz targets compile. They run by hand, for as long as one likes: see `fuzz/README.md`.
+/// Checks that the fuzz targets compile. They run by hand, for as long as one likes: see CONTRIBUTING.md.
 fn fuzz(workshop: &Workshop) -> Result<Outcome> {
     if !workshop.root.join("fuzz/Cargo.toml").exists() {
         return Ok(Outcome::Skipped("fuzz/Cargo.toml is absent".into()));
@@ -180,8 +179,7 @@ fn fuzz(workshop: &Workshop) -> Result<Outcome> {
     if !process::answers("c++", &["--version"]) {
         return Ok(Outcome::Skipped("fuzz targets link libFuzzer, and no C++ compiler is installed".into()));
     }
-    let mut command: Command =
-        cargo(&["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml"], &workshop.root);
+    let mut command = cargo(&["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml"], &workshop.root);
     command.arg("--target-dir").arg(workshop.scratch().join("fuzz"));
     process::show(command).map(Outcome::from_success)
 }
