@@ -58,7 +58,7 @@ pub struct Panels<'a> {
     pub cols: usize,
 }
 
-/// What is done to a finished element before it is stored, in this order.
+/// What is done to a finished element before it is stored, in this order; for products with [`Panels`] alone.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Finish<'a> {
     /// Added to each row; `n` elements.
@@ -67,6 +67,12 @@ pub struct Finish<'a> {
     pub relu: bool,
     /// Results become zero where this matrix, `m × n`, is not above zero: the ReLU's derivative by its output.
     pub mask: Option<MatRef<'a>>,
+}
+
+impl Finish<'_> {
+    fn any(&self) -> bool {
+        self.bias.is_some() || self.relu || self.mask.is_some()
+    }
 }
 
 /// A product to be computed.
@@ -115,6 +121,7 @@ impl Product<'_> {
                 n
             );
         }
+        assert!(panels || !self.finish.any(), "only products with panels are finished");
         if let Some(bias) = self.finish.bias {
             assert_eq!(bias.len(), n, "one bias per column");
         }
@@ -127,8 +134,20 @@ impl Product<'_> {
 /// Computes `product` into `c`, tile by tile over the pool. Blocks until done; allocates nothing.
 pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
     product.check(&c);
-    let (tile_rows, tile_cols) = tile_shape(product, c.rows(), c.cols());
-    for_each_tile(pool, c, tile_rows, tile_cols, &|tile| vector::compute(product, tile));
+    let tile = tile_shape(product, c.rows(), c.cols());
+    for_each_tile(pool, c, None, tile, &|tile| vector::compute(product, tile));
+}
+
+/// As [`run`] for a left factor by columns, and in the same pass its row sums, one chain of additions each: `sums[i]` is
+/// `Σ a(i, k)` over `k = 0, 1, …`, added to what it holds where the product accumulates.
+pub fn run_with_row_sums(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums: &mut [f32]) {
+    product.check(&c);
+    assert!(matches!(product.left, Left::Columns(_)), "row sums are taken while columns are packed");
+    if !product.accumulate {
+        sums.fill(0.0);
+    }
+    let tile = tile_shape(product, c.rows(), c.cols());
+    for_each_tile(pool, c, Some(sums), tile, &|tile| vector::compute(product, tile));
 }
 
 /// Rows and columns of a tile. They change speed only: every element is the same chain wherever it is computed.

@@ -86,14 +86,7 @@ fn sum_block(
 ) {
     let product =
         Product { left: Left::Columns(d_z), right: Right::Rows(x), finish: Finish::default(), accumulate };
-    gemm::run(pool, &product, d_w);
-    // A few cache lines of columns a task: rows are read a line at a time in any case.
-    pool.chunks_mut(d_b.row_mut(0), 128, |index, sums| {
-        if !accumulate {
-            sums.fill(0.0);
-        }
-        add_rows(sums, d_z, index * 128);
-    });
+    gemm::run_with_row_sums(pool, &product, d_w, d_b.row_mut(0));
 }
 
 pub fn backward_activation(stream: &Stream, args: &BackwardActivationArgs<'_>) {
@@ -109,16 +102,6 @@ pub fn backward_activation(stream: &Stream, args: &BackwardActivationArgs<'_>) {
 }
 
 vectorized! {
-    /// Adds the columns `first ..` of all rows to `sums`, row after row.
-    fn add_rows(sums: &mut [f32], rows: MatRef<'_>, first: usize) {
-        for row in 0..rows.rows() {
-            let values = &rows.row(row)[first..first + sums.len()];
-            for (sum, value) in sums.iter_mut().zip(values) {
-                *sum += value;
-            }
-        }
-    }
-
     fn mask(gradient: &mut [f32], output: &[f32]) {
         for (gradient, output) in gradient.iter_mut().zip(output) {
             *gradient = if *output > 0.0 { *gradient } else { 0.0 };

@@ -15,6 +15,8 @@ pub struct Tile<'a> {
     rows: usize,
     cols: usize,
     stride: usize,
+    /// The elements of a list beside the matrix that belong to the tile's rows; the tiles of the first column have them.
+    pub beside: Option<&'a mut [f32]>,
     owner: PhantomData<&'a mut [f32]>,
 }
 
@@ -42,29 +44,36 @@ impl Tile<'_> {
 
 /// Cuts `matrix` into tiles of `tile_rows × tile_cols` (those at the edges may be smaller) and calls `body` for each.
 ///
-/// Tiles of one band of rows follow each other, so that a thread that takes neighbours finds its rows still near.
+/// Tiles of one band of rows follow each other, so that a thread that takes neighbours finds its rows still near. The tiles of
+/// the first column also get their rows' elements of `beside`.
 pub fn for_each_tile(
     pool: &Pool,
     mut matrix: MatMut<'_>,
-    tile_rows: usize,
-    tile_cols: usize,
+    beside: Option<&mut [f32]>,
+    (tile_rows, tile_cols): (usize, usize),
     body: &(dyn Fn(Tile<'_>) + Sync),
 ) {
     assert!(tile_rows > 0 && tile_cols > 0, "tiles hold at least one element");
     let (rows, cols, stride) = (matrix.rows(), matrix.cols(), matrix.stride());
     let across = cols.div_ceil(tile_cols);
     let base = SharedMut::new(matrix.data_mut());
+    assert!(beside.as_ref().is_none_or(|beside| beside.len() == rows), "one element beside each row");
+    let beside = beside.map(SharedMut::new);
     pool.run(rows.div_ceil(tile_rows) * across, &|task| {
         let (first_row, first_col) = (task / across * tile_rows, task % across * tile_cols);
         // SAFETY: the tile's first row and column are inside the matrix, so the offset is inside its data.
         let start = unsafe { base.at(first_row * stride + first_col) };
+        let count = tile_rows.min(rows - first_row);
+        // SAFETY: the rows of this tile, of which no other tile of the first column has any.
+        let beside = beside.filter(|_| first_col == 0).map(|list| unsafe { list.slice(first_row, count) });
         body(Tile {
             start,
             first_row,
             first_col,
-            rows: tile_rows.min(rows - first_row),
+            rows: count,
             cols: tile_cols.min(cols - first_col),
             stride,
+            beside,
             owner: PhantomData,
         });
     });

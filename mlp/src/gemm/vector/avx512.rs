@@ -3,9 +3,9 @@
 
 use super::{Micro, PANEL_COLS};
 use std::arch::x86_64::{
-    __mmask16, _CMP_GT_OQ, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+    __m512, __mmask16, _CMP_GT_OQ, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cmp_ps_mask,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps,
+    _mm512_max_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
 /// Rows of the largest microtile: 28 accumulators, two vectors of `B`, one or two broadcasts: all 32 registers.
@@ -62,6 +62,20 @@ unsafe fn kernel<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(m
                 }
             });
         }
+        unrolled!(i < ROWS {
+            let c = micro.c.wrapping_add(i * micro.c_stride);
+            _mm_prefetch::<_MM_HINT_T0>(c.cast());
+            if VECTORS > 1 {
+                _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(16).cast());
+            }
+            if !COLUMNS && !micro.finish.mask.is_null() {
+                let mask = micro.finish.mask.wrapping_add(i * micro.finish.mask_stride);
+                _mm_prefetch::<_MM_HINT_T0>(mask.cast());
+                if VECTORS > 1 {
+                    _mm_prefetch::<_MM_HINT_T0>(mask.wrapping_add(16).cast());
+                }
+            }
+        });
         let mut ahead = micro.ahead.start;
         for _ in 0..micro.depth {
             _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
@@ -78,6 +92,9 @@ unsafe fn kernel<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(m
             a = a.add(depth_step);
             b = b.add(PANEL_COLS);
         }
+        if !COLUMNS {
+            finish(micro, &masks, &mut sums);
+        }
         unrolled!(i < ROWS {
             let c = micro.c.add(i * micro.c_stride);
             _mm512_mask_storeu_ps(c, masks[0], sums[i][0]);
@@ -85,9 +102,6 @@ unsafe fn kernel<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(m
                 _mm512_mask_storeu_ps(c.add(16), masks[VECTORS - 1], sums[i][VECTORS - 1]);
             }
         });
-        if micro.finish.any() {
-            finish(micro);
-        }
     }
 }
 
@@ -98,32 +112,63 @@ fn lanes(cols: usize, v: usize) -> __mmask16 {
     ((1_u32 << count) - 1) as __mmask16
 }
 
-/// Bias, ReLU and mask for a microtile that was just stored, while it is in the first-level cache.
+/// Bias, ReLU and mask, in registers. Only left factors by rows come with any of them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn finish(micro: &Micro) {
+#[inline]
+unsafe fn finish<const ROWS: usize, const VECTORS: usize>(
+    micro: &Micro,
+    masks: &[__mmask16; VECTORS],
+    sums: &mut [[__m512; VECTORS]; ROWS],
+) {
     let finish = &micro.finish;
     let zero = _mm512_setzero_ps();
-    for v in 0..micro.cols.div_ceil(16) {
-        let columns = lanes(micro.cols, v);
-        for i in 0..micro.rows {
-            // SAFETY: bias, mask and `C` have `cols` columns from here, and the lane mask keeps to them.
-            unsafe {
-                let c = micro.c.add(i * micro.c_stride + 16 * v);
-                let mut value = _mm512_maskz_loadu_ps(columns, c);
-                if !finish.bias.is_null() {
-                    value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(columns, finish.bias.add(16 * v)));
+    unrolled!(v < VECTORS {
+        if !finish.bias.is_null() {
+            // SAFETY: the bias has `cols` elements from here, and the lane mask keeps to them.
+            let bias = unsafe { _mm512_maskz_loadu_ps(masks[v], finish.bias.wrapping_add(16 * v)) };
+            unrolled!(i < ROWS { sums[i][v] = _mm512_add_ps(sums[i][v], bias); });
+        }
+        if finish.relu {
+            // The second operand wins on NaN, so NaN passes.
+            unrolled!(i < ROWS { sums[i][v] = _mm512_max_ps(zero, sums[i][v]); });
+        }
+        if !finish.mask.is_null() {
+            unrolled!(i < ROWS {
+                // SAFETY: as above; the mask has a row for each of the microtile.
+                let by = unsafe {
+                    let row = finish.mask.wrapping_add(i * finish.mask_stride + 16 * v);
+                    _mm512_maskz_loadu_ps(masks[v], row)
+                };
+                sums[i][v] = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(by, zero), sums[i][v]);
+            });
+        }
+    });
+}
+
+/// Adds the rows of up to [`super::MAX_STRIPS`] strips of `len` rows to `sums`, 16 lanes a strip.
+///
+/// # Safety
+/// The processor has AVX-512 F; strips and sums are as long as the counts say.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub unsafe fn add_strips(strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
+    // Four strips at a time hide the latency of an addition.
+    let mut first = 0;
+    while first < count {
+        let last = count - 1;
+        let at = |i: usize| (first + i).min(last);
+        // SAFETY: strips beyond the last stand for it and give the same sum again; all reads and writes are inside.
+        unsafe {
+            let mut lanes: [__m512; 4] = std::array::from_fn(|i| _mm512_loadu_ps(sums.add(at(i) * 16)));
+            for k in 0..len {
+                for (i, lanes) in lanes.iter_mut().enumerate() {
+                    *lanes = _mm512_add_ps(*lanes, _mm512_loadu_ps(strips.add((at(i) * len + k) * 16)));
                 }
-                if finish.relu {
-                    // The second operand wins on NaN, so NaN passes.
-                    value = _mm512_max_ps(zero, value);
-                }
-                if !finish.mask.is_null() {
-                    let by = _mm512_maskz_loadu_ps(columns, finish.mask.add(i * finish.mask_stride + 16 * v));
-                    value = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(by, zero), value);
-                }
-                _mm512_mask_storeu_ps(c, columns, value);
+            }
+            for (i, lanes) in lanes.iter().enumerate() {
+                _mm512_storeu_ps(sums.add(at(i) * 16), *lanes);
             }
         }
+        first += 4;
     }
 }
 

@@ -116,3 +116,16 @@ pub unsafe fn copy_rows<const VECTORS: usize>(
         }
     }
 }
+
+/// Adds the rows of strips of `len` rows to `sums`, 16 lanes a strip.
+///
+/// # Safety
+/// Strips and sums are as long as the counts say.
+pub unsafe fn add_strips(strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
+    for (strip, k, lane) in
+        (0..count).flat_map(|strip| (0..len).flat_map(move |k| (0..16).map(move |lane| (strip, k, lane))))
+    {
+        // SAFETY: the caller's promise.
+        unsafe { *sums.add(strip * 16 + lane) += *strips.add((strip * len + k) * 16 + lane) };
+    }
+}

@@ -61,10 +61,6 @@ struct MicroFinish {
 impl MicroFinish {
     const NONE: Self = Self { bias: std::ptr::null(), relu: false, mask: std::ptr::null(), mask_stride: 0 };
 
-    fn any(&self) -> bool {
-        self.relu || !self.bias.is_null() || !self.mask.is_null()
-    }
-
     fn at(finish: &Finish<'_>, row: usize, col: usize) -> Self {
         Self {
             bias: finish.bias.map_or(std::ptr::null(), |bias| bias[col..].as_ptr()),
@@ -122,7 +118,12 @@ fn with_rows(product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
     let lines = (tile.cols().div_ceil(16), tile.rows().div_ceil(16));
     for block in blocks(matrix.rows()) {
         let next = block.end;
-        let a = pack_strips(left, block.clone(), row..row + tile.rows(), parts, &mut packed_a);
+        let rows = row..row + tile.rows();
+        let a = pack_strips(left, block.clone(), rows, parts, &mut packed_a);
+        if let Some(sums) = &mut tile.beside {
+            // SAFETY: the strips were just packed, with zeros where they have no row.
+            unsafe { add_strips(a, (parts, block.len()), sums) };
+        }
         for panel in 0..tile.cols().div_ceil(PANEL_COLS) {
             let first = panel * PANEL_COLS;
             let cols = col + first..col + (first + PANEL_COLS).min(tile.cols());
@@ -139,6 +140,30 @@ fn with_rows(product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
                 }
             });
         }
+    }
+}
+
+/// Adds up the rows of packed strips, in the order of depth, to one sum for each row of `A`.
+///
+/// # Safety
+/// `parts` strips of `len` rows lie at `strips`.
+unsafe fn add_strips(strips: *const f32, (parts, len): (usize, usize), sums: &mut [f32]) {
+    let rows = sums.len();
+    let strip = |part: usize| part * rows / parts..(part + 1) * rows / parts;
+    let mut lanes = [[0.0_f32; STRIP_ROWS]; MAX_STRIPS];
+    for (part, lanes) in lanes.iter_mut().enumerate().take(parts) {
+        lanes[..strip(part).len()].copy_from_slice(&sums[strip(part)]);
+    }
+    // SAFETY: passed on to the caller; there are MAX_STRIPS rows of lanes.
+    unsafe {
+        match isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::add_strips(strips, (parts, len), lanes.as_mut_ptr().cast()),
+            _ => fallback::add_strips(strips, (parts, len), lanes.as_mut_ptr().cast()),
+        }
+    }
+    for (part, lanes) in lanes.iter().enumerate().take(parts) {
+        sums[strip(part)].copy_from_slice(&lanes[..strip(part).len()]);
     }
 }
 
