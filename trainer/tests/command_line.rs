@@ -343,3 +343,34 @@ fn presets_say_what_was_published() {
     assert_eq!((sample.train.batch_size, sample.data.min_count, sample.train.epochs), (128, 3, 1.0));
     assert_eq!((sample.train.learning_rate, sample.optimizer.dense.name.as_str()), (0.02, "adagrad"));
 }
+
+#[test]
+fn a_dictionary_is_made_and_found_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("rows.txt");
+    let mut text = String::new();
+    for row in 0..100_u32 {
+        let category = format!("{:08x}", row % 4);
+        let rare = format!("{row:08x}");
+        let line = [vec!["0".to_owned()], vec!["1".to_owned(); 13], vec![category; 25], vec![rare]].concat();
+        text.push_str(&line.join("\t"));
+        text.push('\n');
+    }
+    std::fs::write(&data, text).unwrap();
+    let output = folder.path().join("dictionary");
+    let arguments =
+        ["data", "make", "--json", "--output", output.to_str().unwrap(), "--data", data.to_str().unwrap()];
+    let made: Value = serde_json::from_str(&succeeds(&arguments)).unwrap();
+    assert_eq!((made["rows"].as_u64(), made["columns"].as_array().unwrap().len()), (Some(100), 26));
+    // Four ids of 25 sights and the shared row; a hundred ids of one sight, all shared.
+    assert_eq!(
+        (made["columns"][0]["rows"].as_u64(), made["columns"][25]["rows"].as_u64()),
+        (Some(5), Some(1))
+    );
+    assert!(Path::new(made["file"].as_str().unwrap()).is_file());
+    refused(
+        &["data", "make", "--output", "x", "--data", "/nonexistent.txt"],
+        &["--data", "/nonexistent.txt"],
+    );
+    refused(&["data", "make", "--output", "x"], &["--data"]);
+}
