@@ -24,7 +24,9 @@ pub fn load(name: &str) -> Tensors {
 fn numbers(dtype: Dtype, data: &[u8]) -> Vec<f64> {
     let wide = |chunk: &[u8]| chunk.try_into().unwrap();
     match dtype {
-        Dtype::F32 => data.chunks_exact(4).map(|c| f64::from(f32::from_le_bytes(c.try_into().unwrap()))).collect(),
+        Dtype::F32 => {
+            data.chunks_exact(4).map(|c| f64::from(f32::from_le_bytes(c.try_into().unwrap()))).collect()
+        }
         Dtype::F64 => data.chunks_exact(8).map(|c| f64::from_le_bytes(wide(c))).collect(),
         Dtype::I64 => data.chunks_exact(8).map(|c| i64::from_le_bytes(wide(c)) as f64).collect(),
         other => panic!("the fixtures hold no {other:?}"),

@@ -1,0 +1,147 @@
+//! The debug run of the original DLRM, to the digit: losses, gradients, final weights, through the engine that trains.
+//!
+//! It pins the order of the interaction, sum pooling, duplicates, squared error of the sigmoid and SGD.
+
+mod golden_data;
+mod stepwise;
+
+use golden_data::{Golden, GoldenStep};
+use headlong::config::{Config, Loss, ModelConfig, TableRows};
+use headlong_reader::{Batch, Jagged, Position};
+use stepwise::{Rates, Trainer, interaction_output};
+
+fn config(golden: &Golden) -> Config {
+    let mut config = Config::default();
+    let loss = Loss::Mse;
+    config.model =
+        ModelConfig { dim: 2, bottom: vec![3, 2], top: vec![4, 2, 1], loss, ..ModelConfig::default() };
+    config.tables.rows = TableRows::List(golden.rows.clone());
+    config.tables.max_ids_per_sample = 3;
+    (config.data.num_dense, config.data.num_sparse) = (4, 3);
+    (config.train.batch_size, config.eval.batch_size) = (2, 2);
+    config.optimizer.set_both("sgd").unwrap();
+    config.optimizer.resolve().unwrap();
+    config
+}
+
+fn batch(step: &GoldenStep) -> Batch {
+    let bags = |bags: &Vec<Vec<u64>>| {
+        let mut offsets = vec![0];
+        offsets.extend(bags.iter().scan(0, |end, bag| {
+            *end += bag.len() as u32;
+            Some(*end)
+        }));
+        Jagged { values: bags.concat(), offsets }
+    };
+    Batch {
+        num_samples: 2,
+        labels: step.targets.iter().map(|&x| x as f32).collect(),
+        dense: step.dense.iter().map(|&x| x as f32).collect(),
+        sparse: step.ids.iter().map(bags).collect(),
+        position: Position::default(),
+    }
+}
+
+fn assert_near(what: &str, got: &[f32], expected: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), expected.len(), "{what}: number of elements");
+    for (index, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+        let off = (f64::from(got) - expected).abs();
+        assert!(off <= tolerance, "{what}[{index}]: got {got}, expected {expected}, {off:.2e} off");
+    }
+}
+
+/// Trains the three steps on `threads` threads; losses and the trainer afterwards.
+fn train(golden: &Golden, threads: usize) -> (Vec<f64>, Trainer) {
+    let mut trainer = Trainer::new(&config(golden), &golden.rows, threads);
+    for (name, values) in &golden.initial {
+        trainer.write(name, values);
+    }
+    let rate = golden.learning_rate as f32;
+    let losses = golden.steps.iter().map(|step| trainer.step(Rates::both(rate), batch(step)));
+    let losses = losses.collect();
+    (losses, trainer)
+}
+
+#[test]
+fn losses_and_final_weights_are_those_published() {
+    let golden = Golden::load();
+    for threads in [1, 2, 3] {
+        let (losses, trainer) = train(&golden, threads);
+        for (step, (got, published)) in losses.iter().zip(&golden.published_losses).enumerate() {
+            let off = (got - published).abs();
+            assert!(off <= golden.losses_tolerance, "loss of step {}: {got}, not {published}", step + 1);
+        }
+        for (name, published) in &golden.published_final {
+            assert_near(name, &trainer.read(name), published, golden.final_tolerance);
+        }
+    }
+}
+
+/// The sigmoid is nearly saturated in the first two steps, so weights move little and a tolerance of 1.5e-5 could hide a
+/// wrong gradient. The changes themselves are known in f64.
+#[test]
+fn every_weight_changes_as_in_f64() {
+    let golden = Golden::load();
+    let (losses, trainer) = train(&golden, 1);
+    for (got, exact) in losses.iter().zip(&golden.losses) {
+        assert!((got - exact).abs() < 1e-6, "loss {got}, in f64 {exact}");
+    }
+    for (name, changes) in &golden.changes {
+        let initial = &golden.initial[name];
+        let exact: Vec<f64> = initial.iter().zip(changes).map(|(w, c)| w + c).collect();
+        // Weights are below 1: storing one rounds by at most 2^-25, once at the start and once a step; the gradients
+        // themselves carry a relative error below 1e-4, of changes below 4e-4.
+        assert_near(name, &trainer.read(name), &exact, 4.0 * 2.0_f64.powi(-25) + 4e-8);
+    }
+}
+
+#[test]
+fn every_gradient_is_that_of_f64() {
+    let golden = Golden::load();
+    let config = config(&golden);
+    let mut trainer = Trainer::new(&config, &golden.rows, 1);
+    for (name, values) in &golden.initial {
+        trainer.write(name, values);
+    }
+    for (step, exact) in golden.steps.iter().zip(&golden.gradients) {
+        let gradients = trainer.gradients(&config, &golden.rows, batch(step));
+        assert_eq!(gradients.keys().collect::<Vec<_>>(), exact.keys().collect::<Vec<_>>());
+        for (name, exact) in exact {
+            let largest = exact.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
+            // The sigmoid's slope p(1-p) loses relative accuracy as 1 - p falls to 0.02: 2^-24 / 0.02 = 3e-6, and the
+            // logit's own error of about 1e-6 enters too.
+            assert_near(name, &gradients[name], exact, 2e-5 * largest);
+        }
+        trainer.step(Rates::both(golden.learning_rate as f32), batch(step));
+    }
+}
+
+#[test]
+fn the_top_input_has_the_published_order() {
+    let golden = Golden::load();
+    let w = |name: &str| golden.initial[name].iter().map(|&x| x as f32).collect::<Vec<f32>>();
+    let step = &golden.steps[0];
+    let mut rows = Vec::new();
+    for sample in 0..2 {
+        let hidden = layer(&step.dense[sample * 4..][..4], &w("bot_l.0.weight"), &w("bot_l.0.bias"));
+        let bottom = layer(&hidden, &w("bot_l.2.weight"), &w("bot_l.2.bias"));
+        let pooled = (0..3).flat_map(|t| {
+            let table = w(&format!("emb_l.{t}.weight"));
+            let bag = &step.ids[t][sample];
+            (0..2).map(move |d| bag.iter().map(|&row| table[row as usize * 2 + d]).sum::<f32>())
+        });
+        rows.push((bottom, pooled.collect::<Vec<f32>>()));
+    }
+    let got = interaction_output(&rows);
+    assert_near("top input", &got, &golden.top_inputs_step_1, 2e-6);
+}
+
+/// A layer with ReLU, the slow way.
+fn layer(x: &[f64], weight: &[f32], bias: &[f32]) -> Vec<f64> {
+    let outputs = weight.chunks_exact(x.len()).zip(bias);
+    outputs
+        .map(|(row, &b)| {
+            (row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum::<f64>() + f64::from(b)).max(0.0)
+        })
+        .collect()
+}
