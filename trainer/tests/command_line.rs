@@ -339,9 +339,9 @@ fn presets_say_what_was_published() {
     assert_eq!(terabyte.model.top, [1024, 1024, 512, 256, 1]);
     assert_eq!((terabyte.tables.max_rows, terabyte.train.batch_size), (Some(40_000_000), 2048));
     let sample = preset("criteo-sample");
-    assert_eq!((&sample.model.bottom[..], &sample.model.top[..]), (&[64, 32, 16][..], &[64, 32, 1][..]));
-    assert_eq!((sample.train.batch_size, sample.data.min_count, sample.train.epochs), (128, 3, 1.0));
-    assert_eq!((sample.train.learning_rate, sample.optimizer.dense.name.as_str()), (0.02, "adagrad"));
+    assert_eq!((&sample.model.bottom[..], &sample.model.top[..]), (&[64, 32][..], &[64, 32, 1][..]));
+    assert_eq!((sample.train.batch_size, sample.data.min_count, sample.train.epochs), (64, 3, 1.0));
+    assert_eq!((sample.train.learning_rate, sample.optimizer.dense.name.as_str()), (0.01, "adagrad"));
 }
 
 #[test]
