@@ -26,6 +26,7 @@ pub use pack::{PANEL_COLS, pack_columns, pack_transposed, panel_elements};
 
 use crate::vector::for_each_tile;
 use headlong_device::pool::Pool;
+use headlong_device::vector::{Isa, isa};
 use headlong_device::{MatMut, MatRef};
 
 /// The left factor `A`, `m × depth`.
@@ -134,8 +135,9 @@ impl Product<'_> {
 /// Computes `product` into `c`, tile by tile over the pool. Blocks until done; allocates nothing.
 pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
     product.check(&c);
-    let tile = tile_shape(product, c.rows(), c.cols());
-    for_each_tile(pool, c, None, tile, &|tile| vector::compute(product, tile));
+    let isa = isa();
+    let tile = tile_shape(pool.threads(), isa, product, (c.rows(), c.cols()));
+    for_each_tile(pool, c, None, tile, &|tile| vector::compute(isa, product, tile));
 }
 
 /// As [`run`] for a left factor by columns, and in the same pass its row sums, one chain of additions each: `sums[i]` is
@@ -146,20 +148,31 @@ pub fn run_with_row_sums(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums
     if !product.accumulate {
         sums.fill(0.0);
     }
-    let tile = tile_shape(product, c.rows(), c.cols());
-    for_each_tile(pool, c, Some(sums), tile, &|tile| vector::compute(product, tile));
+    let isa = isa();
+    let tile = tile_shape(pool.threads(), isa, product, (c.rows(), c.cols()));
+    for_each_tile(pool, c, Some(sums), tile, &|tile| vector::compute(isa, product, tile));
 }
 
 /// Rows and columns of a tile. They change speed only: every element is the same chain wherever it is computed.
-fn tile_shape(product: &Product<'_>, rows: usize, cols: usize) -> (usize, usize) {
+fn tile_shape(
+    threads: usize,
+    isa: Isa,
+    product: &Product<'_>,
+    (rows, cols): (usize, usize),
+) -> (usize, usize) {
+    // Large tiles read the factors less often; some tiles for each thread keep all of them busy to the end.
+    let least = if threads == 1 { 1 } else { 4 * threads };
+    let choose = |sides: &[usize], tiles: &dyn Fn(usize) -> usize| {
+        let smallest = sides[sides.len() - 1];
+        sides.iter().copied().find(|&side| tiles(side) >= least).unwrap_or(smallest)
+    };
     match product.right {
         // A band of rows stays in the second-level cache while all panels pass by.
-        Right::Panels(_) => (even(rows, 128), cols.max(1)),
-        // Both factors are packed anew for each tile, so tiles are large, but not so large that threads run out of them.
+        Right::Panels(_) => (even(rows, choose(&[256, 128, 64], &|side| rows.div_ceil(side))), cols.max(1)),
         Right::Rows(_) => {
-            let tiles = |side: usize| rows.div_ceil(side) * cols.div_ceil(side);
-            let side = [192, 128].into_iter().find(|&side| tiles(side) >= 8).unwrap_or(64);
-            (even(rows, side), even(cols, side).next_multiple_of(PANEL_COLS))
+            let side = choose(&[256, 192, 128, 64], &|side| rows.div_ceil(side) * cols.div_ceil(side));
+            let tile_rows = even(rows, side.min(vector::max_packed_rows(isa)));
+            (tile_rows, even(cols, side).next_multiple_of(PANEL_COLS))
         }
     }
 }

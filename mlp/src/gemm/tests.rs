@@ -97,6 +97,7 @@ fn every_element_is_one_fused_chain_on_every_instruction_set() {
             (3, 16, 700),
             (40, 1, 50),
             (5, 13, 0),
+            (300, 70, 20),
         ] {
             for bits in 0..8_u32 {
                 let on = |bit: u32| bits >> bit & 1 == 1;

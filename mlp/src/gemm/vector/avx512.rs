@@ -2,10 +2,13 @@
 //! of `A`.
 
 use super::{Micro, PANEL_COLS};
+use headlong_device::MatRef;
 use std::arch::x86_64::{
-    __m512, __mmask16, _CMP_GT_OQ, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cmp_ps_mask,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps,
-    _mm512_max_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+    __m512, __mmask16, _CMP_GT_OQ, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_castpd_ps,
+    _mm512_castps_pd, _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps,
+    _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
+    _mm512_unpacklo_ps,
 };
 
 /// Rows of the largest microtile: 28 accumulators, two vectors of `B`, one or two broadcasts: all 32 registers.
@@ -193,4 +196,64 @@ pub unsafe fn copy_rows<const VECTORS: usize>(
             }
         }
     }
+}
+
+/// `panel[k·32 + c] = matrix(c, k)` for up to 32 rows, zeros beyond them.
+///
+/// # Safety
+/// The processor has AVX-512 F; the panel has 32 elements for each column of the matrix.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub unsafe fn transpose_rows(matrix: MatRef<'_>, panel: *mut f32) {
+    let (rows, depth) = (matrix.rows(), matrix.cols());
+    let mut first = 0;
+    while first < depth {
+        let mask = lanes(depth - first, 0);
+        for half in 0..2 {
+            let block: [__m512; 16] = std::array::from_fn(|i| match half * 16 + i {
+                // SAFETY: the row exists, and the mask keeps to its columns.
+                row if row < rows => unsafe {
+                    _mm512_maskz_loadu_ps(mask, matrix.row(row)[first..].as_ptr())
+                },
+                _ => _mm512_setzero_ps(),
+            });
+            let block = transpose(&block);
+            for (k, values) in block.iter().enumerate().take(depth - first) {
+                // SAFETY: row `first + k` of the panel exists.
+                unsafe { _mm512_storeu_ps(panel.add((first + k) * PANEL_COLS + half * 16), *values) };
+            }
+        }
+        first += 16;
+    }
+}
+
+/// The transpose of a 16 × 16 block in registers: pairs of rows are interleaved four times.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn transpose(rows: &[__m512; 16]) -> [__m512; 16] {
+    let zero = _mm512_setzero_ps();
+    let (mut pairs, mut quads, mut out) = ([zero; 16], [zero; 16], [zero; 16]);
+    for i in 0..8 {
+        pairs[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+        pairs[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+    }
+    let double = |x: __m512| _mm512_castps_pd(x);
+    for i in 0..4 {
+        for j in 0..2 {
+            let (a, b) = (double(pairs[4 * i + j]), double(pairs[4 * i + j + 2]));
+            quads[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            quads[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    }
+    // `quads[4i + j]` holds, in its 128-bit part l, column 4l + j of the rows 4i ….
+    for j in 0..4 {
+        let (a, b) = (quads[j], quads[4 + j]);
+        let (c, d) = (quads[8 + j], quads[12 + j]);
+        let even = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0x88>(c, d));
+        let odd = (_mm512_shuffle_f32x4::<0xDD>(a, b), _mm512_shuffle_f32x4::<0xDD>(c, d));
+        out[j] = _mm512_shuffle_f32x4::<0x88>(even.0, even.1);
+        out[8 + j] = _mm512_shuffle_f32x4::<0xDD>(even.0, even.1);
+        out[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd.0, odd.1);
+        out[12 + j] = _mm512_shuffle_f32x4::<0xDD>(odd.0, odd.1);
+    }
+    out
 }

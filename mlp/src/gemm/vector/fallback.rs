@@ -1,6 +1,7 @@
 //! The microkernel for processors without AVX-512: the same chains, vectorised by the compiler.
 
 use super::{Micro, PANEL_COLS};
+use headlong_device::MatRef;
 
 /// Rows of the largest microtile.
 pub const MAX_ROWS: usize = 6;
@@ -127,5 +128,20 @@ pub unsafe fn add_strips(strips: *const f32, (count, len): (usize, usize), sums:
     {
         // SAFETY: the caller's promise.
         unsafe { *sums.add(strip * 16 + lane) += *strips.add((strip * len + k) * 16 + lane) };
+    }
+}
+
+/// `panel[k·32 + c] = matrix(c, k)` for up to 32 rows, zeros beyond them.
+pub fn transpose_rows(matrix: MatRef<'_>, panel: &mut [f32]) {
+    panel.fill(0.0);
+    // Sixteen columns of the matrix at a time: one cache line of each row, and of the panel what fits the first level.
+    let depth = matrix.cols();
+    for first in (0..depth).step_by(16) {
+        let end = depth.min(first + 16);
+        for c in 0..matrix.rows() {
+            for (k, &value) in matrix.row(c)[first..end].iter().enumerate() {
+                panel[(first + k) * PANEL_COLS + c] = value;
+            }
+        }
     }
 }

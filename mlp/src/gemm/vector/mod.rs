@@ -17,8 +17,8 @@ const BLOCK_DEPTH: usize = 256;
 /// Rows of a packed strip of `A`, of which a microtile uses the first few: one cache line.
 const STRIP_ROWS: usize = 16;
 
-/// Strips that a block of a tile takes at most: 256 KiB of stack.
-const MAX_STRIPS: usize = 16;
+/// Strips that a block of a tile takes at most: 304 KiB of stack, 266 rows in microtiles of 14.
+const MAX_STRIPS: usize = 19;
 
 /// Work for a microkernel: `rows × cols` elements of `C`, at most one panel wide.
 #[derive(Clone, Copy)]
@@ -72,10 +72,12 @@ impl MicroFinish {
 }
 
 /// Computes the elements of `product` that `tile` covers.
-pub fn compute(product: &Product<'_>, mut tile: Tile<'_>) {
+///
+/// Note: a product asks for the instruction set once, since tests change it under way.
+pub fn compute(isa: Isa, product: &Product<'_>, mut tile: Tile<'_>) {
     match product.right {
-        Right::Panels(panels) => with_panels(product, &panels, &mut tile),
-        Right::Rows(matrix) => with_rows(product, matrix, &mut tile),
+        Right::Panels(panels) => with_panels(isa, product, &panels, &mut tile),
+        Right::Rows(matrix) => with_rows(isa, product, matrix, &mut tile),
     }
 }
 
@@ -87,7 +89,7 @@ fn blocks(depth: usize) -> impl Iterator<Item = Range<usize>> {
 
 /// Panel after panel, each in its whole depth: the tile's rows of `A` stay in the second-level cache, those of `C` under a
 /// panel in the first, and the panels stream by, asked for one block ahead.
-fn with_panels(product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
+fn with_panels(isa: Isa, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
     for col in (0..tile.cols()).step_by(PANEL_COLS) {
         let panel = (tile.first_col + col) / PANEL_COLS;
         for block in blocks(panels.depth) {
@@ -96,7 +98,7 @@ fn with_panels(product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) 
             // The panels lie in the order in which they are read.
             let following = panels.data.get(end * PANEL_COLS..).map_or(b, <[f32]>::as_ptr);
             let len = block.len();
-            column(product, tile, col, (std::ptr::null(), b), block, &|call| match call {
+            column(isa, product, tile, col, (std::ptr::null(), b), block, &|call| match call {
                 // Two lines a step of depth: the first two microtiles ask for all of them.
                 0 | 1 => Ahead { start: following.wrapping_add(call * len * 16), stride: 16 },
                 _ => Ahead { start: b, stride: 0 },
@@ -107,13 +109,13 @@ fn with_panels(product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) 
 
 /// Block after block of depth: the block's part of `A` is packed once, then panel after panel of `B`, all on the stack; the
 /// rows of the next block are asked for meanwhile.
-fn with_rows(product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
+fn with_rows(isa: Isa, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
     let mut packed_a = MaybeUninit::<[f32; MAX_STRIPS * BLOCK_DEPTH * STRIP_ROWS]>::uninit();
     let mut packed_b = MaybeUninit::<[f32; BLOCK_DEPTH * PANEL_COLS]>::uninit();
     let Left::Columns(left) = product.left else {
         unreachable!("`check` lets plain rows stand only beside columns");
     };
-    let parts = tile.rows().div_ceil(max_rows());
+    let parts = tile.rows().div_ceil(max_rows(isa));
     let (row, col) = (tile.first_row, tile.first_col);
     let lines = (tile.cols().div_ceil(16), tile.rows().div_ceil(16));
     for block in blocks(matrix.rows()) {
@@ -128,7 +130,7 @@ fn with_rows(product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
             let first = panel * PANEL_COLS;
             let cols = col + first..col + (first + PANEL_COLS).min(tile.cols());
             let b = pack_panel(matrix, block.clone(), cols, &mut packed_b);
-            column(product, tile, first, (a, b), block.clone(), &|part| {
+            column(isa, product, tile, first, (a, b), block.clone(), &|part| {
                 let line = panel * parts + part;
                 if next == matrix.rows() || line >= lines.0 + lines.1 {
                     Ahead { start: b, stride: 0 }
@@ -167,8 +169,14 @@ unsafe fn add_strips(strips: *const f32, (parts, len): (usize, usize), sums: &mu
     }
 }
 
-fn max_rows() -> usize {
-    match isa() {
+/// Most rows that a tile may have whose left factor is packed.
+pub fn max_packed_rows(isa: Isa) -> usize {
+    MAX_STRIPS * max_rows(isa)
+}
+
+/// Rows of the largest microtile.
+fn max_rows(isa: Isa) -> usize {
+    match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => avx512::MAX_ROWS,
         _ => fallback::MAX_ROWS,
@@ -179,6 +187,7 @@ fn max_rows() -> usize {
 ///
 /// `strips` are the packed columns of `A` where it lies by columns; `ahead(n)` says what microtile `n` asks for.
 fn column(
+    isa: Isa,
     product: &Product<'_>,
     tile: &mut Tile<'_>,
     col: usize,
@@ -188,7 +197,7 @@ fn column(
 ) {
     let last = block.end == product.shape().0.1;
     // Microtiles as even as can be: 64 rows are 13 + 13 + 13 + 13 + 12, not 14 + 14 + 14 + 14 + 8.
-    let (rows, parts) = (tile.rows(), tile.rows().div_ceil(max_rows()));
+    let (rows, parts) = (tile.rows(), tile.rows().div_ceil(max_rows(isa)));
     for part in 0..parts {
         let (first, end) = (part * rows / parts, (part + 1) * rows / parts);
         let row = tile.first_row + first;
@@ -216,18 +225,18 @@ fn column(
             ahead: ahead(part),
         };
         // SAFETY: `check` and the loops above keep every pointer's range inside its matrix.
-        unsafe { run(&micro) };
+        unsafe { run(isa, &micro) };
     }
 }
 
-/// Runs the microkernel of this processor.
+/// Runs the microkernel of `isa`.
 ///
 /// # Safety
-/// The pointers of `micro` cover what its shape says, which one microtile can hold.
-unsafe fn run(micro: &Micro) {
-    // SAFETY: passed on to the caller; `isa` names only what the processor has.
+/// The processor has `isa`. The pointers of `micro` cover what its shape says, which one microtile can hold.
+unsafe fn run(isa: Isa, micro: &Micro) {
+    // SAFETY: passed on to the caller.
     unsafe {
-        match isa() {
+        match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => avx512::run(micro),
             #[cfg(target_arch = "x86_64")]
@@ -271,6 +280,25 @@ fn pack_strips(
     start
 }
 
+/// Packs the columns `cols` of all of `matrix` as one panel; see [`super::pack_columns`].
+pub fn copy_panel(matrix: MatRef<'_>, cols: Range<usize>, panel: &mut [f32]) {
+    assert_eq!(panel.len(), matrix.rows() * PANEL_COLS, "one panel");
+    // SAFETY: the panel has room for all rows, by the line above; callers cut `cols` to a panel.
+    unsafe { copy_rows::<2>(matrix, 0..matrix.rows(), cols, panel.as_mut_ptr()) };
+}
+
+/// Packs the rows `rows` of `matrix` as the columns of one panel; see [`super::pack_transposed`].
+pub fn transpose_panel(matrix: MatRef<'_>, rows: Range<usize>, panel: &mut [f32]) {
+    assert_eq!(panel.len(), matrix.cols() * PANEL_COLS, "one panel");
+    let rows = matrix.rows_range(rows.start, rows.len());
+    match isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the processor has AVX-512; the panel has a row for each column, by the line above.
+        Isa::Avx512 => unsafe { avx512::transpose_rows(rows, panel.as_mut_ptr()) },
+        _ => fallback::transpose_rows(rows, panel),
+    }
+}
+
 /// Copies the columns `cols` of the rows `depth` to rows of `VECTORS · 16` elements, zeros beyond them.
 ///
 /// # Safety
@@ -281,6 +309,7 @@ unsafe fn copy_rows<const VECTORS: usize>(
     cols: Range<usize>,
     target: *mut f32,
 ) {
+    assert!(cols.len() <= VECTORS * 16, "{} columns in {VECTORS} vectors", cols.len());
     if depth.is_empty() {
         return;
     }

@@ -4,7 +4,7 @@ use super::vector::{self, Features};
 use super::{BackwardArgs, ForwardArgs};
 use crate::linear::Activation;
 use crate::vector::{for_each_row_tile, for_each_row_tile_of_two};
-use headlong_device::Stream;
+use headlong_device::{MatRef, Stream};
 
 /// Samples of a task.
 const TILE_ROWS: usize = 32;
@@ -16,7 +16,7 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
             let features = Features { bottom: bottom.row(first + row), vectors: vectors.row(first + row) };
             let (copy, products) = out.row_mut(row).split_at_mut(features.bottom.len());
             copy.copy_from_slice(features.bottom);
-            vector::products(&features, products);
+            vector::products(&features, products, next(vectors.view(), first + row));
         }
     });
 }
@@ -33,10 +33,16 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
             let d_bottom = d_bottom.row_mut(row);
             let (copy, products) = d_out.row(first + row).split_at(d_bottom.len());
             d_bottom.copy_from_slice(copy);
-            vector::gradients(&features, products, d_bottom, d_vectors.row_mut(row));
+            let written = (&mut *d_bottom, d_vectors.row_mut(row));
+            vector::gradients(&features, products, written, next(vectors.view(), first + row));
             if relu {
                 vector::mask(d_bottom, features.bottom);
             }
         }
     });
+}
+
+/// What the sample after `row` will read, empty after the last.
+fn next(vectors: MatRef<'_>, row: usize) -> &[f32] {
+    if row + 1 < vectors.rows() { vectors.row(row + 1) } else { &[] }
 }

@@ -2,9 +2,10 @@
 
 use super::Features;
 use std::arch::x86_64::{
-    __m512, __mmask16, _mm_mask_storeu_ps, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd,
-    _mm512_extractf32x4_ps, _mm512_fmadd_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_unpackhi_pd, _mm512_unpacklo_pd,
+    __m512, __mmask16, _MM_HINT_T0, _MM_HINT_T1, _mm_mask_storeu_ps, _mm_prefetch, _mm512_add_ps,
+    _mm512_castpd_ps, _mm512_castps_pd, _mm512_extractf32x4_ps, _mm512_fmadd_ps, _mm512_mask_storeu_ps,
+    _mm512_maskz_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps,
+    _mm512_unpackhi_pd, _mm512_unpacklo_pd,
 };
 use std::mem::MaybeUninit;
 
@@ -42,12 +43,18 @@ fn row(features: &Features<'_>, index: usize) -> *const f32 {
 /// # Safety
 /// The processor has AVX-512; `products` has one element per pair.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-pub unsafe fn products(features: &Features<'_>, products: &mut [f32]) {
+pub unsafe fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f32]) {
     let (count, dim) = (features.count(), features.bottom.len());
+    let blocks = count.div_ceil(4) * (count.div_ceil(4) + 1) / 2;
+    // A few cache lines of the next sample with each block.
+    let mut ahead = ahead.chunks(ahead.len().div_ceil(blocks).max(1));
     // Rows beyond the last stand in for it; their products are not stored.
     let rows = |first: usize| std::array::from_fn::<_, 4, _>(|r| row(features, (first + r).min(count - 1)));
     for high in (0..count).step_by(4) {
         for low in (0..=high).step_by(4) {
+            for line in ahead.next().unwrap_or_default().chunks(16) {
+                _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+            }
             // SAFETY: all rows exist and have `dim` elements.
             let sums = unsafe {
                 match low == high {
@@ -143,8 +150,8 @@ unsafe fn store(products: *mut f32, (high, low): (usize, usize), count: usize, s
 pub unsafe fn gradients(
     features: &Features<'_>,
     gradient: &[f32],
-    d_bottom: &mut [f32],
-    d_vectors: &mut [f32],
+    (d_bottom, d_vectors): (&mut [f32], &mut [f32]),
+    ahead: &[f32],
 ) {
     let (count, dim) = (features.count(), features.bottom.len());
     let mut factors = MaybeUninit::<[f32; MAX_FEATURES * MAX_FEATURES]>::uninit();
@@ -154,7 +161,9 @@ pub unsafe fn gradients(
     let parts = count.div_ceil(14);
     for part in 0..parts {
         let (first, end) = (part * count / parts, (part + 1) * count / parts);
+        let ahead = ahead.as_ptr().wrapping_add(part * ahead.len() / parts);
         let task = Rows {
+            ahead,
             features,
             factors,
             count,
@@ -211,6 +220,8 @@ struct Rows<'a> {
     first: usize,
     d_bottom: *mut f32,
     d_vectors: *mut f32,
+    /// Read by the next sample: one cache line is asked for with each row and pair of vectors, and one of what it writes.
+    ahead: *const f32,
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -247,7 +258,10 @@ unsafe fn some_columns<const ROWS: usize, const VECTORS: usize>(task: &Rows<'_>,
             }
         }
         let mut factors = task.factors.add(task.first);
+        let mut ahead = task.ahead.wrapping_add(col / 32 * task.count * 16);
         for j in 0..task.count {
+            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+            ahead = ahead.wrapping_add(16);
             let values = row(task.features, j).add(col);
             let low = _mm512_maskz_loadu_ps(masks[0], values);
             let high =

@@ -29,19 +29,28 @@ impl<'a> Features<'a> {
 }
 
 /// `products[i(i-1)/2 + j] = F_i · F_j` for `j < i`.
-pub fn products(features: &Features<'_>, products: &mut [f32]) {
+///
+/// `ahead` is what the next sample will read; asking for it early changes speed only.
+pub fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f32]) {
     let count = features.count();
     assert_eq!(products.len(), count * (count - 1) / 2, "one product per pair");
     match isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has AVX-512; the lists are as long as asserted.
-        Isa::Avx512 => unsafe { avx512::products(features, products) },
+        Isa::Avx512 => unsafe { avx512::products(features, products, ahead) },
         _ => plain_products(features, products),
     }
 }
 
 /// `d_vectors = G·F` for the vectors, and `d_bottom += G₀·F`.
-pub fn gradients(features: &Features<'_>, gradient: &[f32], d_bottom: &mut [f32], d_vectors: &mut [f32]) {
+///
+/// `ahead` is what the next sample will read; asking for it early changes speed only.
+pub fn gradients(
+    features: &Features<'_>,
+    gradient: &[f32],
+    (d_bottom, d_vectors): (&mut [f32], &mut [f32]),
+    ahead: &[f32],
+) {
     let count = features.count();
     assert_eq!(gradient.len(), count * (count - 1) / 2, "one gradient per pair");
     let lens = (d_bottom.len(), d_vectors.len());
@@ -50,7 +59,7 @@ pub fn gradients(features: &Features<'_>, gradient: &[f32], d_bottom: &mut [f32]
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has AVX-512; the lists are as long as asserted.
         Isa::Avx512 if count <= avx512::MAX_FEATURES => unsafe {
-            avx512::gradients(features, gradient, d_bottom, d_vectors)
+            avx512::gradients(features, gradient, (d_bottom, d_vectors), ahead)
         },
         _ => plain_gradients(features, gradient, d_bottom, d_vectors),
     }
