@@ -2,6 +2,7 @@
 
 mod embedding;
 mod interaction;
+mod iteration;
 mod linear;
 mod parse;
 
@@ -15,5 +16,6 @@ pub fn run_all(harness: &mut Harness) -> anyhow::Result<()> {
     parse::run(harness)?;
     embedding::run(harness)?;
     interaction::run(harness)?;
-    linear::run(harness)
+    linear::run(harness)?;
+    iteration::run(harness)
 }

@@ -98,29 +98,42 @@ fn shape(arguments: &IterationArguments) -> Result<Shape> {
     }
 }
 
-/// The configuration that trains `shape`, as a user would write it.
-fn config(shape: &Shape, arguments: &IterationArguments) -> Result<Config> {
+/// The configuration that trains `shape`, as a user would write it; SGD where no optimiser is named.
+///
+/// # Errors
+/// Unknown optimisers; tables larger than memory.
+pub fn configuration(
+    shape: &Shape,
+    batch_size: usize,
+    threads: usize,
+    optimizer: Option<&str>,
+) -> Result<Config> {
     let mut config = Config::default();
     let (bottom, top) = (shape.bottom.clone(), shape.top.clone());
     config.model = ModelConfig { dim: shape.dim, bottom, top, ..ModelConfig::default() };
     config.tables.rows = TableRows::List(shape.rows.clone());
     config.data.num_dense = NUM_DENSE;
     config.data.num_sparse = shape.rows.len();
-    config.train.batch_size = arguments.batch_size;
+    config.train.batch_size = batch_size;
     config.train.learning_rate = shape.learning_rate;
-    config.eval.batch_size = arguments.batch_size;
-    config.run.threads = Some(arguments.threads);
-    config.optimizer.set_both(arguments.optimizer.as_deref().unwrap_or("sgd"))?;
+    config.eval.batch_size = batch_size;
+    config.run.threads = Some(threads);
+    config.optimizer.set_both(optimizer.unwrap_or("sgd"))?;
     config.optimizer.resolve()?;
     config.validate()?;
-    let needed = shape.table_bytes()
-        + config.optimizer.sparse.optimizer().state_bytes(shape.rows.iter().sum(), shape.dim);
-    let available = Machine::detect().usable_bytes();
-    if needed > available {
+    let states = config.optimizer.sparse.optimizer().state_bytes(shape.rows.iter().sum(), shape.dim);
+    let needed_bytes = shape.table_bytes() + states;
+    let available_bytes = Machine::detect().usable_bytes();
+    if needed_bytes > available_bytes {
         let help = "use `--row-cap fit`".to_owned();
-        return Err(Error::DoesNotFit { needed_bytes: needed, available_bytes: available, help });
+        return Err(Error::DoesNotFit { needed_bytes, available_bytes, help });
     }
     Ok(config)
+}
+
+/// As the command line asks.
+fn config(shape: &Shape, arguments: &IterationArguments) -> Result<Config> {
+    configuration(shape, arguments.batch_size, arguments.threads, arguments.optimizer.as_deref())
 }
 
 /// A model that trains on the same batches over and over.
@@ -181,7 +194,7 @@ impl SteadyTrainer {
         Ok(result)
     }
 
-    /// Measures blocks of steps for `seconds`.
+    /// Measures blocks of steps for `seconds`; a single step for 0.
     ///
     /// # Errors
     /// A loss that is no number.
@@ -190,7 +203,8 @@ impl SteadyTrainer {
         self.step()?;
         let steps = ((BLOCK_S / start.elapsed().as_secs_f64()) as usize).max(1);
         let (mut samples, mut spent) = (Vec::new(), 0.0);
-        while spent < seconds || samples.len() < FEWEST_BLOCKS {
+        let (steps, fewest) = if seconds > 0.0 { (steps, FEWEST_BLOCKS) } else { (1, 1) };
+        while spent < seconds || samples.len() < fewest {
             let block = Block::start();
             (0..steps).try_for_each(|_| self.step())?;
             let sample = block.stop((steps * self.batch_size) as f64);

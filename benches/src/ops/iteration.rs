@@ -1,0 +1,35 @@
+//! Whole training steps at both shapes: what `headlong bench iteration` measures.
+
+use crate::harness::{Floor, Harness, Rate};
+use headlong::bench::iteration::{SteadyTrainer, configuration};
+use headlong::bench::shapes::Shape;
+
+/// Runs `iteration/C1` and `iteration/C2`: samples per second, and the same in GFLOP/s beside the peak.
+///
+/// # Errors
+/// When the model does not fit, or its loss stops being a number.
+pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
+    for name in ["C1", "C2"] {
+        if harness.wants(&format!("iteration/{name}")) {
+            at_shape(harness, name)?;
+        }
+    }
+    Ok(())
+}
+
+fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
+    let shape =
+        Shape::from_name(name, harness.settings().smoke.then_some(500)).map_err(anyhow::Error::msg)?;
+    let batch_size = harness.size(2048, 32);
+    let config = configuration(&shape, batch_size, harness.settings().threads, None)?;
+    let mut trainer = SteadyTrainer::new(&shape, &config, harness.stream())?;
+    let seconds = if harness.settings().smoke { 0.0 } else { harness.settings().seconds.max(3.0) };
+    let mut samples = trainer.measure(seconds)?;
+    let case = format!("iteration/{name} batch {batch_size}");
+    harness.report(&Rate { name: &case, unit: "samples/s", work: 1.0, floor: Floor::None }, &samples);
+    let gflop = shape.training_flop() as f64 * 1e-9;
+    samples.iter_mut().for_each(|sample| sample.rate *= gflop);
+    let case = format!("iteration/{name} batch {batch_size}, arithmetic");
+    harness.report(&Rate { name: &case, unit: "GFLOP/s", work: 1.0, floor: Floor::Arithmetic }, &samples);
+    Ok(())
+}
