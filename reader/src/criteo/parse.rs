@@ -2,7 +2,7 @@
 //!
 //! A line holds an optional label, integers (`i32`; empty = missing) and categories of up to eight hexadecimal
 //! digits (`u32`; empty = missing), separated by tabs and ended by `\n` or `\r\n`; the last line may lack its end.
-//! The fast bodies handle lines that are plainly good and hand everything else to [`line`], which defines the
+//! The fast bodies handle lines that are plainly good and hand everything else to [`mod@line`], which defines the
 //! format; so all agree to the bit, also on rubbish.
 
 #[cfg(target_arch = "x86_64")]

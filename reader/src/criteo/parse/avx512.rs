@@ -3,7 +3,7 @@
 //! A window of text is first scanned for tabs and newlines, 64 bytes at a time, into a list of their offsets. Lines
 //! with the right number of separators are then converted column by column, eight columns in the eight lanes of a
 //! vector: each lane loads the eight bytes that end where its field ends and ignores those before the field. Whatever
-//! is not plainly good goes to [`line`](super::line).
+//! is not plainly good goes to [`super::line`].
 
 use std::arch::x86_64::*;
 

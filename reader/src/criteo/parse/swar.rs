@@ -1,6 +1,6 @@
 //! The portable fast body: eight hexadecimal digits at once in a 64-bit word, everything else byte by byte.
 //!
-//! It takes lines that are plainly good; at the first surprise it gives the line to [`line`](super::line).
+//! It takes lines that are plainly good; at the first surprise it gives the line to [`super::line`].
 
 use memchr::memchr;
 
