@@ -265,7 +265,7 @@ fn the_plan_names_what_would_fit() {
     assert_eq!(plan["tables"][0]["rows"], 1000);
     assert!(plan["bytes_per_rank"].as_u64().unwrap() > 0);
     assert!(plan["predicted_step_us"].as_f64().unwrap() > 0.0);
-    assert_eq!(plan["division"]["nearest_dividing_batch_size"], 500);
+    assert_eq!(plan["division"]["nearest_dividing_batch_size"], 125);
     assert_eq!(text.lines().count(), 1);
 }
 

@@ -4,7 +4,7 @@ use super::events::At;
 use crate::cli::LogTarget;
 use crate::error::{Error, Result};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
@@ -58,19 +58,19 @@ impl JsonLog {
     /// # Errors
     /// [`Error::Io`] where the line cannot be written.
     pub fn write<T: Serialize>(&mut self, event: &str, fields: &T) -> Result<()> {
-        let mut line = Map::new();
-        line.insert("event".to_owned(), event.into());
+        let Ok(Value::Object(fields)) = serde_json::to_value(fields) else {
+            unreachable!("an event is an object of plain values");
+        };
         let time_s = (self.started.elapsed().as_secs_f64() * 1e6).round() / 1e6;
-        line.insert("time_s".to_owned(), time_s.into());
+        // What every line has comes first, for people who read along.
+        let mut text = format!("{{\"event\":\"{event}\",\"time_s\":{time_s}");
         if let Some(at) = self.at {
-            line.insert("step".to_owned(), at.step.into());
-            line.insert("samples".to_owned(), at.samples.into());
+            text.push_str(&format!(",\"step\":{},\"samples\":{}", at.step, at.samples));
         }
-        match serde_json::to_value(fields) {
-            Ok(Value::Object(fields)) => line.extend(fields),
-            other => unreachable!("an event is an object of plain values, not {other:?}"),
+        for (key, value) in &fields {
+            text.push_str(&format!(",{}:{value}", Value::from(key.as_str())));
         }
-        let text = format!("{}\n", Value::Object(line));
+        text.push_str("}\n");
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
         written.map_err(Error::io("write", &self.path))
     }

@@ -108,6 +108,23 @@ fn the_log_has_the_promised_keys() {
 }
 
 #[test]
+fn lines_begin_alike_and_names_are_escaped() {
+    let shared = Shared::default();
+    let mut log = JsonLog::new(Box::new(shared.clone()), "log".into(), Instant::now());
+    log.set_position(At { step: 3, samples: 9 });
+    log.write("warning", &json!({"message": "a \"quoted\"\nline", "odd \"key\"": 1})).unwrap();
+    let text = String::from_utf8(shared.0.lock().unwrap().clone()).unwrap();
+    assert!(text.starts_with("{\"event\":\"warning\",\"time_s\":"), "{text}");
+    assert_eq!(text.lines().count(), 1);
+    let line = &shared.lines()[0];
+    assert_eq!(
+        (line["message"].as_str(), line["odd \"key\""].as_u64()),
+        (Some("a \"quoted\"\nline"), Some(1))
+    );
+    assert_eq!((line["step"].as_u64(), line["samples"].as_u64()), (Some(3), Some(9)));
+}
+
+#[test]
 fn what_is_not_a_number_is_null() {
     let shared = Shared::default();
     let mut log = JsonLog::new(Box::new(shared.clone()), "log".into(), Instant::now());

@@ -131,7 +131,7 @@ fn announce(
     let to_value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
     reporter.start(&report::Start {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: options.origin.clone(),
+        command: options.command.clone(),
         config: to_value(serde_json::to_value(config)),
         plan: to_value(serde_json::to_value(plan)),
         data: prepared.summary(session.valid_samples()),
