@@ -84,7 +84,10 @@ fn advisories(workshop: &Workshop) -> Result<Outcome> {
 }
 
 fn clippy(workshop: &Workshop) -> Result<Outcome> {
-    show(workshop, &["clippy", "--workspace", "--all-targets", "--release", "--", "-D", "warnings"])
+    show(
+        workshop,
+        &["clippy", "--workspace", "--all-targets", "--release", "--keep-going", "--", "-D", "warnings"],
+    )
 }
 
 fn doc_tests(workshop: &Workshop) -> Result<Outcome> {
@@ -92,7 +95,8 @@ fn doc_tests(workshop: &Workshop) -> Result<Outcome> {
 }
 
 fn docs(workshop: &Workshop) -> Result<Outcome> {
-    let mut command = cargo(&["doc", "--workspace", "--no-deps", "--release"], &workshop.root);
+    let mut command =
+        cargo(&["doc", "--workspace", "--no-deps", "--release", "--keep-going"], &workshop.root);
     command.env("RUSTDOCFLAGS", "-D warnings");
     process::show(command).map(Outcome::from_success)
 }
