@@ -89,10 +89,11 @@ impl Harness {
         if self.settings.smoke { smoke } else { full }
     }
 
-    /// Calls `body` in blocks for the time asked for, prints the median rate and its share of the floor.
-    pub fn measure(&mut self, rate: &Rate<'_>, mut body: impl FnMut()) {
+    /// Calls `body` in blocks for the time asked for, prints the median rate and its share of the floor, and returns the
+    /// blocks; none where the benchmark was not asked for.
+    pub fn measure(&mut self, rate: &Rate<'_>, mut body: impl FnMut()) -> Vec<Sample> {
         if !self.wants(rate.name) {
-            return;
+            return Vec::new();
         }
         body();
         let calls = self.calls_per_block(&mut body);
@@ -107,6 +108,7 @@ impl Harness {
             samples.push(block.stop(rate.work * calls as f64));
         }
         self.report(rate, &samples);
+        samples
     }
 
     /// Calls that fill a block of a tenth of the time asked for, at most 0.3 s.

@@ -33,7 +33,7 @@ struct Arguments {
     /// Append results to this file; without a value to `benches/results/<machine>.jsonl`.
     #[arg(long, num_args = 0..=1, default_missing_value = "")]
     json: Option<PathBuf>,
-    /// Criteo text file for `parse`, instead of a generated one.
+    /// Plain Criteo text file for `parse`, instead of a generated one.
     #[arg(long)]
     file: Option<PathBuf>,
 }

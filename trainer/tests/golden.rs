@@ -2,7 +2,9 @@
 //!
 //! It pins the order of the interaction, sum pooling, duplicates, squared error of the sigmoid and SGD.
 
+#[cfg(test)]
 mod golden_data;
+#[cfg(test)]
 mod stepwise;
 
 use golden_data::{Golden, GoldenStep};
@@ -19,8 +21,8 @@ fn config(golden: &Golden) -> Config {
     config.tables.max_ids_per_sample = 3;
     (config.data.num_dense, config.data.num_sparse) = (4, 3);
     (config.train.batch_size, config.eval.batch_size) = (2, 2);
-    config.optimizer.set_both("sgd").unwrap();
-    config.optimizer.resolve().unwrap();
+    config.optimizer.set_both("sgd").expect("SGD exists");
+    config.optimizer.resolve().expect("no setting is given");
     config
 }
 

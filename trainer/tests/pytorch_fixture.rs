@@ -1,7 +1,9 @@
 //! Ten steps of a small DLRM beside PyTorch: losses, every gradient by name, final weights and Adagrad's state, with SGD and
 //! with Adagrad, within bounds derived for f32 (`fixtures/README.md`).
 
+#[cfg(test)]
 mod pytorch_data;
+#[cfg(test)]
 mod stepwise;
 
 use headlong::config::{Config, ModelConfig, TableRows};
@@ -16,8 +18,8 @@ fn config(optimizer: &str) -> Config {
     config.tables.max_ids_per_sample = 4;
     (config.data.num_dense, config.data.num_sparse) = (5, ROWS.len());
     (config.train.batch_size, config.eval.batch_size) = (BATCH, BATCH);
-    config.optimizer.set_both(optimizer).unwrap();
-    config.optimizer.resolve().unwrap();
+    config.optimizer.set_both(optimizer).expect("it exists");
+    config.optimizer.resolve().expect("no setting is given");
     config
 }
 
