@@ -7,11 +7,15 @@ use crate::machine;
 use crate::output;
 use crate::report::{bytes, count, duration};
 use headlong_device::pool::Pool;
-use headlong_reader::BadRowPolicy;
+use headlong_reader::criteo::has_label;
 use headlong_reader::dictionary::DictionaryRule;
+use headlong_reader::inspect::{self, InspectOptions};
 use headlong_reader::make::{MakeOptions, MakeProgress, MakeReport, make_dictionary};
+use headlong_reader::verify::{self, VerifyOptions, VerifyReport};
+use headlong_reader::{BadRowPolicy, Schema};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Lines of progress come at most this often.
@@ -22,9 +26,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`Error::Config`] for files that are not there (exit code 2), [`Error::Failed`] for bad data or a full disk.
 pub fn make(arguments: &DataMakeArguments) -> Result<()> {
-    for file in &arguments.data {
-        require_file("--data", file)?;
-    }
+    arguments.data.iter().try_for_each(|file| require_file("--data", file))?;
     if arguments.min_count == 0 || arguments.max_rows.is_some_and(|rows| rows < 2) {
         return Err(Error::Usage("--min-count must be at least 1 and --max-rows at least 2".to_owned()));
     }
@@ -140,18 +142,95 @@ fn make_json(report: &MakeReport) -> Value {
     })
 }
 
-/// Describes files.
+/// Describes files: rows, click rate, and for each column missing values, range and distinct values. Malformed lines are
+/// counted.
 ///
 /// # Errors
-/// Not in this build yet.
-pub fn inspect(_arguments: &DataFilesArguments) -> Result<()> {
-    Err(Error::unsupported("`headlong data inspect`", "it is not in this build"))
+/// [`Error::Config`] for files that are not there, [`Error::Failed`] for files that cannot be read to their end.
+pub fn inspect(arguments: &DataFilesArguments) -> Result<()> {
+    require_files(&arguments.files)?;
+    let schema = Schema::criteo();
+    let labelled =
+        has_label(&arguments.files[0], &schema).map_err(Error::failed("the data cannot be read"))?;
+    let options = InspectOptions {
+        schema: schema.with_label(labelled),
+        on_bad_row: BadRowPolicy::Skip,
+        ..InspectOptions::default()
+    };
+    let pool = Pool::new(arguments.threads.unwrap_or_else(machine::cores));
+    let report = inspect::inspect(&arguments.files, &options, &pool, &mut |_| {})
+        .map_err(Error::failed("the data cannot be read"))?;
+    let document = serde_json::to_value(&report).map_err(Error::failed("the report has no JSON form"))?;
+    output::answer(&arguments.json, &report.to_string(), &document)
 }
 
-/// Checks files.
+/// Checks every line of files; each malformed one is printed with its number as it is found.
 ///
 /// # Errors
-/// Not in this build yet.
-pub fn verify(_arguments: &DataFilesArguments) -> Result<()> {
-    Err(Error::unsupported("`headlong data verify`", "it is not in this build"))
+/// [`Error::Config`] for files that are not there; [`Error::Failed`] where a line is no row or a file cannot be read to
+/// its end.
+pub fn verify(arguments: &DataFilesArguments) -> Result<()> {
+    require_files(&arguments.files)?;
+    let schema = Schema::criteo();
+    // A first line that is no row of either kind is the verdict's business.
+    let labelled = has_label(&arguments.files[0], &schema).unwrap_or(true);
+    let options = VerifyOptions { schema: schema.with_label(labelled), ..VerifyOptions::default() };
+    let pool = Pool::new(arguments.threads.unwrap_or_else(machine::cores));
+    let as_text = !arguments.json.json;
+    let mut printed = Ok(());
+    let report = verify::verify(
+        &arguments.files,
+        &options,
+        &pool,
+        &mut |row| {
+            if as_text && printed.is_ok() {
+                printed = output::print(&row.to_string());
+            }
+        },
+        &mut |_| {},
+    )
+    .map_err(Error::failed("the data cannot be checked"))?;
+    printed?;
+    let mut document = serde_json::to_value(&report).map_err(Error::failed("the report has no JSON form"))?;
+    document["sound"] = report.is_sound().into();
+    output::answer(&arguments.json, &verdict(&report), &document)?;
+    if report.is_sound() {
+        return Ok(());
+    }
+    let unread = report.files.iter().filter(|file| file.failure.is_some()).count();
+    Err(Error::Failed {
+        context: "the data is not sound".to_owned(),
+        source: format!(
+            "{} malformed lines, {unread} files that cannot be read to their end",
+            count(report.bad_rows)
+        )
+        .into(),
+    })
+}
+
+fn require_files(files: &[PathBuf]) -> Result<()> {
+    files.iter().try_for_each(|file| require_file("FILE", file))
+}
+
+/// The verdict for people; the malformed lines stand above it.
+fn verdict(report: &VerifyReport) -> String {
+    let mut text = String::new();
+    for file in &report.files {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{}: {} rows, {} malformed lines",
+            file.path,
+            count(file.rows),
+            count(file.bad_rows)
+        );
+        if let Some(failure) = &file.failure {
+            let _ = writeln!(text, "  {failure}");
+        }
+    }
+    for anomaly in &report.anomalies {
+        let _ = writeln!(text, "note: column {}: {}", anomaly.column, anomaly.message);
+    }
+    text.push_str(if report.is_sound() { "every line is a row" } else { "not every line is a row" });
+    text
 }

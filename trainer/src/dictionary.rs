@@ -84,7 +84,7 @@ impl RunDictionary {
         };
         let same = counted.len() == files.len() && files.iter().zip(counted).all(|(a, b)| same_file(a, b));
         let rows = counted.iter().map(|file| file.rows).sum();
-        (same && found.dictionary.rule() == rule).then(|| Self { counted_rows: Some(rows), ..found })
+        (same && found.dictionary.rule() == rule).then_some(Self { counted_rows: Some(rows), ..found })
     }
 
     fn load(path: &Path) -> Result<Self> {

@@ -5,15 +5,18 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 fn headlong(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_headlong")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_headlong"))
+        .args(arguments)
+        .output()
+        .expect("the program was built with this test")
 }
 
 fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
+    String::from_utf8(output.stdout.clone()).expect("the program writes text")
 }
 
 fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
+    String::from_utf8(output.stderr.clone()).expect("the program writes text")
 }
 
 /// Runs, expects exit code 2, an empty standard output, and every word in the message.
@@ -373,4 +376,37 @@ fn a_dictionary_is_made_and_found_again() {
         &["--data", "/nonexistent.txt"],
     );
     refused(&["data", "make", "--output", "x"], &["--data"]);
+}
+
+#[test]
+fn data_is_described_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = "1\t1\t-2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12\t\t".to_owned() + &vec!["0000abcd"; 26].join("\t");
+    let unlabelled = good.split_once('\t').unwrap().1;
+    let path = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let sound = path("sound.txt", &format!("{good}\n{good}\n"));
+    let predicted = path("predicted.txt", &format!("{unlabelled}\n"));
+    let broken = path("broken.txt", &format!("{good}\n{}\n{good}\n1\tx\n", good.replace("abcd", "abcx")));
+    for file in [&sound, &predicted] {
+        assert!(succeeds(&["data", "verify", file]).contains("every line is a row"));
+    }
+    let described: Value = serde_json::from_str(&succeeds(&["data", "inspect", "--json", &sound])).unwrap();
+    assert_eq!(described["rows"], 2);
+    let output = headlong(&["data", "verify", &broken]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    assert!(
+        text.contains(&format!("{broken}, line 2:")) && text.contains(&format!("{broken}, line 4:")),
+        "{text}"
+    );
+    assert!(stderr(&output).contains("2 malformed lines"));
+    let output = headlong(&["data", "verify", "--json", &broken]);
+    let verdict: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((verdict["sound"].as_bool(), verdict["bad_rows"].as_u64()), (Some(false), Some(2)));
+    refused(&["data", "inspect", "/nonexistent.txt"], &["/nonexistent.txt"]);
+    refused(&["data", "verify", "/"], &["directory"]);
 }

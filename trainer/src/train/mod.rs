@@ -71,7 +71,7 @@ fn run_with(
         options,
         reporter,
     };
-    run.to_the_end()
+    run.until_the_end()
 }
 
 /// The checkpoint that `--resume` goes on from.
@@ -204,7 +204,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn to_the_end(mut self) -> Result<()> {
+    fn until_the_end(mut self) -> Result<()> {
         loop {
             if let Some(signal) = self.stop.asked() {
                 return self.interrupted(signal);
