@@ -2,13 +2,13 @@
 //! of `A`.
 
 use super::{Micro, PANEL_COLS};
+use crate::vector::avx512::{lanes, transpose};
+use crate::vector::unrolled;
 use headlong_device::MatRef;
 use std::arch::x86_64::{
-    __m512, __mmask16, _CMP_GT_OQ, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_castpd_ps,
-    _mm512_castps_pd, _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps,
-    _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
-    _mm512_unpacklo_ps,
+    __m512, __mmask16, _CMP_GT_OQ, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cmp_ps_mask,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps,
+    _mm512_max_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
 /// Rows of the largest microtile: 28 accumulators, two vectors of `B`, one or two broadcasts: all 32 registers.
@@ -36,22 +36,11 @@ pub unsafe fn run(micro: &Micro) {
     unsafe { kernel(micro) }
 }
 
-/// Runs `body` with `i` = 0, 1, … below `n`, written out: the accumulators stay in registers only where every index is a constant.
-macro_rules! unrolled {
-    ($i:ident < $n:ident $body:block) => { unrolled!($i < $n $body: 0 1 2 3 4 5 6 7 8 9 10 11 12 13) };
-    ($i:ident < $n:ident $body:block: $($index:literal)*) => {$(
-        if $index < $n {
-            let $i = $index;
-            $body
-        }
-    )*};
-}
-
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn kernel<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(micro: &Micro) {
     let zero = _mm512_setzero_ps();
     let mut sums = [[zero; VECTORS]; ROWS];
-    let masks: [__mmask16; VECTORS] = std::array::from_fn(|v| lanes(micro.cols, v));
+    let masks: [__mmask16; VECTORS] = std::array::from_fn(|v| lanes(micro.cols.saturating_sub(16 * v)));
     let (mut a, mut b) = (micro.a, micro.b);
     let (row_step, depth_step) = if COLUMNS { (1, micro.a_stride) } else { (micro.a_stride, 1) };
     // SAFETY: the caller promises the ranges; masks keep loads and stores of `C` to its `cols` columns.
@@ -106,13 +95,6 @@ unsafe fn kernel<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(m
             }
         });
     }
-}
-
-/// Which lanes of vector `v` hold one of `cols` columns.
-#[inline]
-fn lanes(cols: usize, v: usize) -> __mmask16 {
-    let count = cols.saturating_sub(16 * v).min(16);
-    ((1_u32 << count) - 1) as __mmask16
 }
 
 /// Bias, ReLU and mask, in registers. Only left factors by rows come with any of them.
@@ -186,7 +168,7 @@ pub unsafe fn copy_rows<const VECTORS: usize>(
     cols: usize,
     target: *mut f32,
 ) {
-    let masks: [__mmask16; VECTORS] = std::array::from_fn(|v| lanes(cols, v));
+    let masks: [__mmask16; VECTORS] = std::array::from_fn(|v| lanes(cols.saturating_sub(16 * v)));
     for row in 0..rows {
         for (v, &mask) in masks.iter().enumerate() {
             // SAFETY: the mask keeps to the row's columns, the caller to the rows.
@@ -207,7 +189,7 @@ pub unsafe fn transpose_rows(matrix: MatRef<'_>, panel: *mut f32) {
     let (rows, depth) = (matrix.rows(), matrix.cols());
     let mut first = 0;
     while first < depth {
-        let mask = lanes(depth - first, 0);
+        let mask = lanes(depth - first);
         for half in 0..2 {
             let block: [__m512; 16] = std::array::from_fn(|i| match half * 16 + i {
                 // SAFETY: the row exists, and the mask keeps to its columns.
@@ -224,36 +206,4 @@ pub unsafe fn transpose_rows(matrix: MatRef<'_>, panel: *mut f32) {
         }
         first += 16;
     }
-}
-
-/// The transpose of a 16 × 16 block in registers: pairs of rows are interleaved four times.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn transpose(rows: &[__m512; 16]) -> [__m512; 16] {
-    let zero = _mm512_setzero_ps();
-    let (mut pairs, mut quads, mut out) = ([zero; 16], [zero; 16], [zero; 16]);
-    for i in 0..8 {
-        pairs[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
-        pairs[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
-    }
-    let double = |x: __m512| _mm512_castps_pd(x);
-    for i in 0..4 {
-        for j in 0..2 {
-            let (a, b) = (double(pairs[4 * i + j]), double(pairs[4 * i + j + 2]));
-            quads[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-            quads[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
-        }
-    }
-    // `quads[4i + j]` holds, in its 128-bit part l, column 4l + j of the rows 4i ….
-    for j in 0..4 {
-        let (a, b) = (quads[j], quads[4 + j]);
-        let (c, d) = (quads[8 + j], quads[12 + j]);
-        let even = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0x88>(c, d));
-        let odd = (_mm512_shuffle_f32x4::<0xDD>(a, b), _mm512_shuffle_f32x4::<0xDD>(c, d));
-        out[j] = _mm512_shuffle_f32x4::<0x88>(even.0, even.1);
-        out[8 + j] = _mm512_shuffle_f32x4::<0xDD>(even.0, even.1);
-        out[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd.0, odd.1);
-        out[12 + j] = _mm512_shuffle_f32x4::<0xDD>(odd.0, odd.1);
-    }
-    out
 }

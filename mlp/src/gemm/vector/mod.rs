@@ -118,6 +118,7 @@ fn with_rows(isa: Isa, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Til
     let parts = tile.rows().div_ceil(max_rows(isa));
     let (row, col) = (tile.first_row, tile.first_col);
     let lines = (tile.cols().div_ceil(16), tile.rows().div_ceil(16));
+    let spacing = (tile.cols().div_ceil(PANEL_COLS) * parts / (lines.0 + lines.1)).max(1);
     for block in blocks(matrix.rows()) {
         let next = block.end;
         let rows = row..row + tile.rows();
@@ -131,7 +132,9 @@ fn with_rows(isa: Isa, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Til
             let cols = col + first..col + (first + PANEL_COLS).min(tile.cols());
             let b = pack_panel(matrix, block.clone(), cols, &mut packed_b);
             column(isa, product, tile, first, (a, b), block.clone(), &|part| {
-                let line = panel * parts + part;
+                let call = panel * parts + part;
+                // Spread over the block, so that they do not queue up.
+                let line = if call.is_multiple_of(spacing) { call / spacing } else { usize::MAX };
                 if next == matrix.rows() || line >= lines.0 + lines.1 {
                     Ahead { start: b, stride: 0 }
                 } else if line < lines.0 {

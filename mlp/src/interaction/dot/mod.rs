@@ -10,9 +10,10 @@
 //! bottom B × D, vectors B × (T·D), output B × [`output_width`]; f32, rows may be strided.
 //!
 //! # Sums
-//! A product is summed in sixteen lanes (lane l takes elements l, l + 16, …, fused), then lanes l and l + 8, l and l + 4, l and
-//! l + 2, l and l + 1. A gradient is one fused chain over the rows of `F` in order; the bottom's starts from the gradient of
-//! the copy. So results depend on the sample alone: not on threads, place in the batch or instruction set.
+//! The product of vectors of up to 64 elements is one fused chain in their order. That of longer ones is summed in sixteen
+//! lanes (lane l takes elements l, l + 16, …, fused), then lanes l and l + 8, l and l + 4, l and l + 2, l and l + 1. A gradient
+//! is one fused chain over the rows of `F` in order; the bottom's starts from the gradient of the copy. So results depend on the
+//! sample alone: not on threads, place in the batch or instruction set.
 //!
 //! # Work
 //! On the CPU it blocks until done and allocates nothing. Errors: none; wrong shapes panic.

@@ -11,7 +11,7 @@ struct Case {
 }
 
 /// Shapes of the golden run, the fixture, Criteo at 16, 64 and 128, odd ones, and more vectors than fit any register file.
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     Case { samples: 2, vectors: 3, dim: 2 },
     Case { samples: 5, vectors: 4, dim: 8 },
     Case { samples: 37, vectors: 26, dim: 16 },
@@ -20,6 +20,7 @@ const CASES: [Case; 9] = [
     Case { samples: 3, vectors: 1, dim: 37 },
     Case { samples: 2, vectors: 12, dim: 50 },
     Case { samples: 2, vectors: 70, dim: 20 },
+    Case { samples: 2, vectors: 20, dim: 150 },
     Case { samples: 2, vectors: 0, dim: 5 },
 ];
 

@@ -1,35 +1,24 @@
-//! AVX-512 kernels of one sample.
+//! AVX-512 kernels of one sample: small products with up to 14 × 32 sums in registers, as in [`crate::gemm`].
 
 use super::Features;
+use crate::vector::avx512::{lanes, transpose};
+use crate::vector::unrolled;
 use std::arch::x86_64::{
-    __m512, __mmask16, _MM_HINT_T0, _MM_HINT_T1, _mm_mask_storeu_ps, _mm_prefetch, _mm512_add_ps,
-    _mm512_castpd_ps, _mm512_castps_pd, _mm512_extractf32x4_ps, _mm512_fmadd_ps, _mm512_mask_storeu_ps,
-    _mm512_maskz_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps,
-    _mm512_unpackhi_pd, _mm512_unpacklo_pd,
+    __m512, __mmask16, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_storeu_ps,
 };
 use std::mem::MaybeUninit;
 
-/// Most rows of `F` that [`gradients`] takes: their matrix of gradients lies on the stack.
+/// Most rows of `F` that the kernels take: their square matrix lies on the stack.
 pub const MAX_FEATURES: usize = 64;
 
-/// Runs `body` with `i` = 0, 1, … below `n`, written out, so that accumulators stay in registers.
-macro_rules! unrolled {
-    ($i:ident < $n:ident $body:block) => { unrolled!($i < $n $body: 0 1 2 3 4 5 6 7 8 9 10 11 12 13) };
-    ($i:ident < $n:ident $body:block: $($index:literal)*) => {$(
-        if $index < $n {
-            let $i = $index;
-            $body
-        }
-    )*};
-}
-
-fn lanes(count: usize) -> __mmask16 {
-    ((1_u32 << count.min(16)) - 1) as __mmask16
-}
+/// Longest rows whose products are chained: transposed, they lie on the stack.
+const MAX_DEPTH: usize = 64;
 
 /// Start of row `index` of `F`.
 #[inline]
-fn row(features: &Features<'_>, index: usize) -> *const f32 {
+pub fn row(features: &Features<'_>, index: usize) -> *const f32 {
     if index == 0 {
         features.bottom.as_ptr()
     } else {
@@ -37,109 +26,135 @@ fn row(features: &Features<'_>, index: usize) -> *const f32 {
     }
 }
 
-/// Products of all pairs: blocks of 4 × 4 pairs, sixteen sums at once, so that each loaded vector serves four of them
-/// and sixteen sums of lanes are taken together.
+/// Calls `kernel::<ROWS, …>` for a number of rows from 1 to 14.
+macro_rules! by_rows {
+    ($rows:expr, $kernel:ident $arguments:tt) => {
+        by_rows!($rows, $kernel $arguments: 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+    };
+    ($rows:expr, $kernel:ident $arguments:tt: $($literal:literal)*) => {
+        match $rows {
+            $($literal => $kernel::<$literal> $arguments,)*
+            _ => unreachable!("rows are cut into groups of at most fourteen"),
+        }
+    };
+}
+
+/// Products of all pairs of short rows: `F` times its transpose, a group of rows at a time, as far as columns lie below the
+/// diagonal.
 ///
 /// # Safety
-/// The processor has AVX-512; `products` has one element per pair.
+/// The processor has AVX-512; there are at most [`MAX_FEATURES`] rows of at most 64 elements; `products` has one element per
+/// pair.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-pub unsafe fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f32]) {
+pub unsafe fn short_products(features: &Features<'_>, products: &mut [f32], ahead: &[f32]) {
+    let count = features.count();
+    if count < 2 {
+        return;
+    }
+    let mut columns = MaybeUninit::<[f32; MAX_DEPTH * MAX_FEATURES]>::uninit();
+    let columns = columns.as_mut_ptr().cast::<f32>();
+    // Rows of the buffer no longer than need be: it shares the first-level cache with the sample.
+    let stride = count.next_multiple_of(32);
+    let products = products.as_mut_ptr();
+    let parts = (count - 1).div_ceil(14);
+    // SAFETY: rows and elements are within the buffer; the kernels' rows and columns exist.
+    unsafe {
+        transpose_features(features, (columns, stride), ahead);
+        for part in 0..parts {
+            let (first, end) = (1 + part * (count - 1) / parts, 1 + (part + 1) * (count - 1) / parts);
+            let task = Triangle { features, columns, stride, products, first };
+            by_rows!(end - first, below_diagonal(&task));
+        }
+    }
+}
+
+/// Writes `columns[k·stride + j]` = element `k` of row `j`, zeros for the rows that fill up a block of sixteen, and asks for
+/// the lines of `ahead` meanwhile.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn transpose_features(features: &Features<'_>, (columns, stride): (*mut f32, usize), ahead: &[f32]) {
     let (count, dim) = (features.count(), features.bottom.len());
-    let blocks = count.div_ceil(4) * (count.div_ceil(4) + 1) / 2;
-    // A few cache lines of the next sample with each block.
-    let mut ahead = ahead.chunks(ahead.len().div_ceil(blocks).max(1));
-    // Rows beyond the last stand in for it; their products are not stored.
-    let rows = |first: usize| std::array::from_fn::<_, 4, _>(|r| row(features, (first + r).min(count - 1)));
-    for high in (0..count).step_by(4) {
-        for low in (0..=high).step_by(4) {
-            for line in ahead.next().unwrap_or_default().chunks(16) {
+    let blocks = dim.div_ceil(16) * count.div_ceil(16);
+    let mut lines = ahead.chunks(16);
+    let lines_each = ahead.len().div_ceil(16).div_ceil(blocks);
+    for first in (0..dim).step_by(16) {
+        let mask = lanes(dim - first);
+        for j in (0..count).step_by(16) {
+            for line in lines.by_ref().take(lines_each) {
                 _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
             }
-            // SAFETY: all rows exist and have `dim` elements.
-            let sums = unsafe {
-                match low == high {
-                    true => block::<true>(&rows(high), &rows(high), dim),
-                    false => block::<false>(&rows(high), &rows(low), dim),
-                }
-            };
-            // SAFETY: as the caller promises, row `i` has its `i` products from `i(i-1)/2` on; `store` keeps to them.
-            unsafe { store(products.as_mut_ptr(), (high, low), count, sums) };
+            let block: [__m512; 16] = std::array::from_fn(|i| match j + i {
+                // SAFETY: the row exists, and the mask keeps to its elements.
+                index if index < count => unsafe {
+                    _mm512_maskz_loadu_ps(mask, row(features, index).add(first))
+                },
+                _ => _mm512_setzero_ps(),
+            });
+            for (i, values) in transpose(&block).iter().enumerate() {
+                // SAFETY: sixteen rows of the buffer for each block, MAX_DEPTH being a multiple of sixteen.
+                unsafe { _mm512_storeu_ps(columns.add((first + i) * stride + j), *values) };
+            }
         }
     }
 }
 
-/// The products of four rows with four: element `4r + s` is `high[r] · low[s]`. On the diagonal only `s < r` counts.
+/// Rows `first ..` of the lower triangle of `F·Fᵀ`.
+struct Triangle<'a> {
+    features: &'a Features<'a>,
+    columns: *const f32,
+    stride: usize,
+    products: *mut f32,
+    first: usize,
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-#[inline]
-unsafe fn block<const DIAGONAL: bool>(high: &[*const f32; 4], low: &[*const f32; 4], dim: usize) -> __m512 {
-    let zero = _mm512_setzero_ps();
-    let mut sums = [[zero; 4]; 4];
-    let mut first = 0;
-    while first < dim {
-        let mask = lanes(dim - first);
-        let (mut x, mut y) = ([zero; 4], [zero; 4]);
-        // SAFETY: the mask keeps to the rows' elements.
+unsafe fn below_diagonal<const ROWS: usize>(task: &Triangle<'_>) {
+    // The last row has a product for each row before it.
+    let width = task.first + ROWS - 1;
+    let mut col = 0;
+    while col < width {
+        // SAFETY: `col` is below the number of rows; masks keep to the products that exist.
         unsafe {
-            for i in 0..4 {
-                x[i] = _mm512_maskz_loadu_ps(mask, high[i].add(first));
-                y[i] = if DIAGONAL { x[i] } else { _mm512_maskz_loadu_ps(mask, low[i].add(first)) };
+            if width - col > 16 {
+                pair_products::<ROWS, 2>(task, col);
+            } else {
+                pair_products::<ROWS, 1>(task, col);
             }
         }
-        for r in 0..4 {
-            for s in 0..4 {
-                if !DIAGONAL || s < r {
-                    sums[r][s] = _mm512_fmadd_ps(x[r], y[s], sums[r][s]);
-                }
-            }
-        }
-        first += 16;
+        col += 32;
     }
-    let column = |s: usize| quarter(halve(sums[0][s], sums[1][s]), halve(sums[2][s], sums[3][s]));
-    let (p, q, r, s) = (column(0), column(1), column(2), column(3));
-    let (even, odd) = (pairs(p, q), pairs(r, s));
-    _mm512_add_ps(_mm512_shuffle_ps::<0x88>(even, odd), _mm512_shuffle_ps::<0xDD>(even, odd))
 }
 
-/// Lanes l + (l + 8) of two vectors, side by side.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn halve(a: __m512, b: __m512) -> __m512 {
-    _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b))
-}
-
-/// Lanes l + (l + 4) of four vectors, side by side.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn quarter(ab: __m512, cd: __m512) -> __m512 {
-    _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd))
-}
-
-/// Lanes l + (l + 2) of each 128-bit part of two vectors, side by side.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn pairs(p: __m512, q: __m512) -> __m512 {
-    let (p, q) = (_mm512_castps_pd(p), _mm512_castps_pd(q));
-    _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(p, q)), _mm512_castpd_ps(_mm512_unpackhi_pd(p, q)))
-}
-
-/// Stores the part of a block that lies below the diagonal.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-#[inline]
-unsafe fn store(products: *mut f32, (high, low): (usize, usize), count: usize, sums: __m512) {
-    macro_rules! store_row {
-        ($($r:literal)*) => {$(
-            let i = high + $r;
-            if i < count && low < i {
-                // SAFETY: columns `low .. min(low + 4, i)` of row `i`, by the mask.
-                unsafe {
-                    let target = products.add(i * (i - 1) / 2 + low);
-                    let mask = (lanes(i - low) & 0xF) as u8;
-                    _mm_mask_storeu_ps(target, mask, _mm512_extractf32x4_ps::<$r>(sums));
+unsafe fn pair_products<const ROWS: usize, const VECTORS: usize>(task: &Triangle<'_>, col: usize) {
+    let zero = _mm512_setzero_ps();
+    let mut sums = [[zero; VECTORS]; ROWS];
+    let dim = task.features.bottom.len();
+    let target = |i: usize| task.products.wrapping_add((task.first + i) * (task.first + i - 1) / 2 + col);
+    let mask = |i: usize, v: usize| lanes((task.first + i).saturating_sub(col + 16 * v));
+    // SAFETY: row `i` of the triangle has `i` products, and masks keep to them; rows from 1 on lie one after the other.
+    unsafe {
+        let mut left = row(task.features, task.first);
+        let mut right = task.columns.add(col);
+        for _ in 0..dim {
+            let low = _mm512_loadu_ps(right);
+            let high = if VECTORS > 1 { _mm512_loadu_ps(right.add(16)) } else { zero };
+            unrolled!(i < ROWS {
+                let factor = _mm512_set1_ps(*left.add(i * dim));
+                sums[i][0] = _mm512_fmadd_ps(factor, low, sums[i][0]);
+                if VECTORS > 1 {
+                    sums[i][VECTORS - 1] = _mm512_fmadd_ps(factor, high, sums[i][VECTORS - 1]);
                 }
+            });
+            left = left.add(1);
+            right = right.add(task.stride);
+        }
+        unrolled!(i < ROWS {
+            _mm512_mask_storeu_ps(target(i), mask(i, 0), sums[i][0]);
+            if VECTORS > 1 {
+                _mm512_mask_storeu_ps(target(i).wrapping_add(16), mask(i, 1), sums[i][VECTORS - 1]);
             }
-        )*};
+        });
     }
-    store_row!(0 1 2 3);
 }
 
 /// `G·F`: for up to fourteen rows and two vectors of columns at a time, one chain over all rows of `F`.
@@ -172,43 +187,37 @@ pub unsafe fn gradients(
             d_vectors: d_vectors.as_mut_ptr(),
         };
         // SAFETY: the rows exist, and both lists have `dim` elements for each of theirs.
-        unsafe {
-            match end - first {
-                1 => all_columns::<1>(&task, dim),
-                2 => all_columns::<2>(&task, dim),
-                3 => all_columns::<3>(&task, dim),
-                4 => all_columns::<4>(&task, dim),
-                5 => all_columns::<5>(&task, dim),
-                6 => all_columns::<6>(&task, dim),
-                7 => all_columns::<7>(&task, dim),
-                8 => all_columns::<8>(&task, dim),
-                9 => all_columns::<9>(&task, dim),
-                10 => all_columns::<10>(&task, dim),
-                11 => all_columns::<11>(&task, dim),
-                12 => all_columns::<12>(&task, dim),
-                13 => all_columns::<13>(&task, dim),
-                _ => all_columns::<14>(&task, dim),
-            }
-        }
+        unsafe { by_rows!(end - first, all_columns(&task, dim)) };
     }
 }
 
 /// Writes `G` in full: `factors[i·64 + j]` is the gradient of the product of rows i and j, 0 on the diagonal.
+///
+/// Block by block of 16 × 16: what lies below the diagonal is loaded row by row, what lies above is its transpose.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn symmetric(gradient: &[f32], count: usize, factors: *mut f32) {
-    let mut rest = gradient;
-    for i in 0..count {
-        let (values, tail) = rest.split_at(i);
-        for (j, &value) in values.iter().enumerate() {
-            // SAFETY: `i` and `j` are below `count`, at most MAX_FEATURES.
-            unsafe {
-                *factors.add(i * MAX_FEATURES + j) = value;
-                *factors.add(j * MAX_FEATURES + i) = value;
+    let at = |i: usize, j: usize| factors.wrapping_add(i * MAX_FEATURES + j);
+    for high in (0..count).step_by(16) {
+        for low in (0..=high).step_by(16) {
+            let block: [__m512; 16] = std::array::from_fn(|r| match high + r {
+                // SAFETY: row `i` has `i` gradients, and the mask keeps to them.
+                i if i < count && i > low => unsafe {
+                    _mm512_maskz_loadu_ps(lanes(i - low), gradient.as_ptr().add(i * (i - 1) / 2 + low))
+                },
+                _ => _mm512_setzero_ps(),
+            });
+            let mut across = transpose(&block);
+            for r in 0..16 {
+                if high == low {
+                    across[r] = _mm512_add_ps(block[r], across[r]);
+                } else {
+                    // SAFETY: all rows and columns of a block lie inside the buffer, MAX_FEATURES being a multiple of 16.
+                    unsafe { _mm512_storeu_ps(at(high + r, low), block[r]) };
+                }
+                // SAFETY: as above.
+                unsafe { _mm512_storeu_ps(at(low + r, high), across[r]) };
             }
         }
-        // SAFETY: as above.
-        unsafe { *factors.add(i * MAX_FEATURES + i) = 0.0 };
-        rest = tail;
     }
 }
 

@@ -2,6 +2,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod long;
 
 use headlong_device::vector::{Isa, isa};
 use headlong_device::vectorized;
@@ -34,11 +36,18 @@ impl<'a> Features<'a> {
 pub fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f32]) {
     let count = features.count();
     assert_eq!(products.len(), count * (count - 1) / 2, "one product per pair");
+    let long = features.bottom.len() > CHAINED;
     match isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the processor has AVX-512; the lists are as long as asserted.
-        Isa::Avx512 => unsafe { avx512::products(features, products, ahead) },
-        _ => plain_products(features, products),
+        // SAFETY: the processor has AVX-512; the list is as long as asserted.
+        Isa::Avx512 if long => unsafe { long::products(features, products, ahead) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above, and rows are few and short enough.
+        Isa::Avx512 if count <= avx512::MAX_FEATURES => unsafe {
+            avx512::short_products(features, products, ahead)
+        },
+        _ if long => plain_long_products(features, products),
+        _ => plain_short_products(features, products),
     }
 }
 
@@ -65,6 +74,12 @@ pub fn gradients(
     }
 }
 
+/// Longest vectors whose products are one chain each; those of longer ones are summed in lanes.
+const CHAINED: usize = 64;
+
+/// Rows whose products with another row are taken side by side.
+const MAX_COLUMNS: usize = 64;
+
 const LANES: usize = 16;
 
 #[inline(always)]
@@ -86,7 +101,33 @@ fn dot(x: &[f32], y: &[f32]) -> f32 {
 }
 
 vectorized! {
-    fn plain_products(features: &Features<'_>, products: &mut [f32]) {
+    fn plain_short_products(features: &Features<'_>, products: &mut [f32]) {
+        products.fill(0.0);
+        // Sixteen elements of all rows at a time, transposed, so that a row's products lie side by side.
+        let mut columns = [[0.0_f32; MAX_COLUMNS]; 16];
+        let (count, dim) = (features.count(), features.bottom.len());
+        for low in (0..count).step_by(MAX_COLUMNS) {
+            let high = count.min(low + MAX_COLUMNS);
+            for first in (0..dim).step_by(16) {
+                let end = dim.min(first + 16);
+                for j in low..high {
+                    for (column, value) in columns.iter_mut().zip(&features.row(j)[first..end]) {
+                        column[j - low] = *value;
+                    }
+                }
+                for i in low + 1..count {
+                    let row = &mut products[i * (i - 1) / 2..][low..high.min(i)];
+                    for (column, x) in columns.iter().zip(&features.row(i)[first..end]) {
+                        for (product, y) in row.iter_mut().zip(column) {
+                            *product = x.mul_add(*y, *product);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn plain_long_products(features: &Features<'_>, products: &mut [f32]) {
         let mut rest = products;
         for i in 1..features.count() {
             let (row, tail) = rest.split_at_mut(i);
