@@ -85,6 +85,9 @@ pub trait Reader: Send {
 
     /// How long all calls of [`Reader::next`] have waited so far.
     fn wait_time(&self) -> Duration;
+
+    /// The bad lines that were skipped so far.
+    fn skip_report(&self) -> SkipReport;
 }
 
 /// How far a reader has come in its epoch.

@@ -144,6 +144,10 @@ impl Reader for ResidentReader {
         Ok(true)
     }
 
+    fn skip_report(&self) -> SkipReport {
+        self.data.skip_report.clone()
+    }
+
     fn schema(&self) -> Schema {
         self.data.schema
     }

@@ -16,6 +16,7 @@ use crate::predict::PredictionWriter;
 use crate::report::{self, Eval, count};
 use crate::session::{CONFIG_BLOB, load, predict_all, restore_ids};
 use crate::trace::Recorder;
+use crate::train::remarks;
 use headlong_device::Stream;
 use headlong_reader::IdMapper;
 use headlong_reader::criteo::has_label;
@@ -119,7 +120,10 @@ impl Applied {
 
     fn run(&mut self, files: &[PathBuf], labelled: bool, take: &mut dyn FnMut(&[f32], &[f32])) -> Result<()> {
         let rows = EvaluationData::open(&self.config, files, labelled, self.threads)?;
-        predict_all(&mut self.engine, &mut *rows.reader(&self.ids)?, take)?;
+        let skipped = predict_all(&mut self.engine, &mut *rows.reader(&self.ids)?, take)?;
+        if let Some((message, _)) = remarks::skipped("data", &skipped) {
+            eprintln!("warning: {message}");
+        }
         Ok(())
     }
 }

@@ -14,12 +14,12 @@ use crate::engine::{Engine, StepRates};
 use crate::error::{Error, Result};
 use crate::learning_rate::LearningRate;
 use crate::metrics::{EvalMetrics, MetricsAccumulator};
-use headlong_reader::{Batch, CriteoTextReader, IdMapper, Position, Reader};
+use headlong_reader::{Batch, CriteoTextReader, IdMapper, Position, Reader, SkipReport};
 use serde::{Deserialize, Serialize};
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// File of a checkpoint that holds the state of admitted ids.
 pub const IDS_BLOB: &str = "ids.bin";
@@ -60,8 +60,9 @@ pub struct Memory {
     pub best_auc: Option<f64>,
     /// Step of the last evaluation.
     pub last_eval_step: Option<u64>,
-    /// When the run was to end: epochs and steps of the configuration. A finished run that is asked for more goes on.
-    pub asked_for: Option<(f64, Option<u64>)>,
+    /// When the run was to end: epochs, steps and target AUC of the configuration. A finished run that is asked for more
+    /// goes on.
+    pub asked_for: Option<(f64, Option<u64>, Option<f64>)>,
     /// The `done` event of a finished run.
     pub done: Option<serde_json::Value>,
 }
@@ -81,6 +82,7 @@ pub struct Session {
     position: Position,
     memory: Memory,
     last_metrics: Option<EvalMetrics>,
+    skipped_in_evaluation: SkipReport,
     accumulator: MetricsAccumulator,
     checkpoints: Option<CheckpointDirectory>,
 }
@@ -126,14 +128,7 @@ impl Session {
         }
         let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
         let reader = data::open_training(config, &data.train, data.ids.clone(), &position, threads)?;
-        let keep_last = config.checkpoint.keep;
-        let checkpoints = match &config.checkpoint.dir {
-            Some(dir) => Some(
-                CheckpointDirectory::open(dir, DirectoryOptions { keep_last, ..DirectoryOptions::default() })
-                    .map_err(|error| failed("the checkpoint directory cannot be used", error))?,
-            ),
-            None => None,
-        };
+        let checkpoints = open_directory(config)?;
         let expected = data.valid.as_ref().and_then(EvaluationData::num_samples).unwrap_or(0);
         Ok(Self {
             dense_rate: LearningRate::dense(&config.train),
@@ -149,6 +144,7 @@ impl Session {
             position,
             memory,
             last_metrics,
+            skipped_in_evaluation: SkipReport::default(),
             checkpoints,
         })
     }
@@ -202,7 +198,8 @@ impl Session {
         let mut reader = valid.reader(&ids)?;
         self.accumulator.clear();
         let accumulator = &mut self.accumulator;
-        predict_all(&mut self.engine, &mut *reader, &mut |logits, labels| accumulator.push(logits, labels))?;
+        let take = &mut |logits: &[f32], labels: &[f32]| accumulator.push(logits, labels);
+        self.skipped_in_evaluation = predict_all(&mut self.engine, &mut *reader, take)?;
         let metrics = self.accumulator.metrics();
         self.memory.last_eval_step = Some(self.step);
         self.memory.best_auc = match (self.memory.best_auc, metrics.auc) {
@@ -251,7 +248,8 @@ impl Session {
             data: self.data.fingerprint.clone(),
             reader: value(serde_json::to_value(self.position)),
             random: RandomState { seed: self.config.train.seed, step: self.step },
-            metrics: self.last_metrics,
+            // Only what was measured of these very weights: by it the best checkpoint is known.
+            metrics: self.last_metrics.filter(|_| self.memory.last_eval_step == Some(self.step)),
             session: value(serde_json::to_value(&self.memory)),
         }
     }
@@ -300,6 +298,11 @@ impl Session {
         &mut self.memory
     }
 
+    /// Bad lines that the last evaluation skipped.
+    pub fn skipped_in_evaluation(&self) -> &SkipReport {
+        &self.skipped_in_evaluation
+    }
+
     /// The last evaluation.
     pub fn last_metrics(&self) -> Option<&EvalMetrics> {
         self.last_metrics.as_ref()
@@ -316,7 +319,23 @@ impl Session {
     }
 }
 
-/// Predicts everything that `reader` gives and hands logits and labels to `take`, batch by batch. Returns what it took.
+/// Opens the directory of checkpoints for writing, where the configuration names one.
+///
+/// # Errors
+/// Another process writes there, or the directory cannot be made.
+pub fn open_directory(config: &Config) -> Result<Option<CheckpointDirectory>> {
+    let Some(dir) = &config.checkpoint.dir else { return Ok(None) };
+    let options = DirectoryOptions {
+        keep_last: config.checkpoint.keep,
+        keep_best: config.checkpoint.keep_best,
+        ..DirectoryOptions::default()
+    };
+    let opened = CheckpointDirectory::open(dir, options);
+    opened.map(Some).map_err(|error| failed("the checkpoint directory cannot be used", error))
+}
+
+/// Predicts everything that `reader` gives and hands logits and labels to `take`, batch by batch. Returns the bad lines that
+/// were skipped.
 ///
 /// # Errors
 /// Data that cannot be read.
@@ -324,13 +343,12 @@ pub fn predict_all(
     engine: &mut Engine,
     reader: &mut dyn Reader,
     take: &mut dyn FnMut(&[f32], &[f32]),
-) -> Result<Duration> {
-    let started = Instant::now();
+) -> Result<SkipReport> {
     let mut batch = Batch::default();
     while reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))? {
         engine.predict(&mut batch, take)?;
     }
-    Ok(started.elapsed())
+    Ok(reader.skip_report())
 }
 
 /// Loads a checkpoint into an engine after checking that it is of this model and of data prepared alike.

@@ -132,12 +132,6 @@ impl CriteoTextReader {
         })
     }
 
-    /// Bad lines skipped so far. The reader is ahead of its consumer, and so is this; the count that belongs to a
-    /// batch is in its position.
-    pub fn skip_report(&self) -> SkipReport {
-        lock(&self.skip_report).clone()
-    }
-
     /// How long it took to skip to the starting position; known once the first batch has come.
     pub fn skip_time(&self) -> Duration {
         self.skip_clock.time()
@@ -174,6 +168,12 @@ impl Reader for CriteoTextReader {
         lock(&self.history).deliver_batch();
         (self.position, self.progress) = (batch.position, delivery.progress);
         Ok(true)
+    }
+
+    /// Bad lines skipped so far. The reader is ahead of its consumer, and so is this; the count that belongs to a
+    /// batch is in its position.
+    fn skip_report(&self) -> SkipReport {
+        lock(&self.skip_report).clone()
     }
 
     fn schema(&self) -> Schema {

@@ -29,6 +29,8 @@ const LOCK: &str = ".lock";
 pub struct DirectoryOptions {
     /// How many of the last checkpoints stay, beside the best one. At least one does.
     pub keep_last: usize,
+    /// Whether the checkpoint with the highest AUC stays, however old.
+    pub keep_best: bool,
     /// Files are cut at about this size.
     pub shard_bytes: u64,
     /// The file system.
@@ -37,7 +39,7 @@ pub struct DirectoryOptions {
 
 impl Default for DirectoryOptions {
     fn default() -> Self {
-        Self { keep_last: 2, shard_bytes: DEFAULT_SHARD_BYTES, files: Box::new(SystemFiles) }
+        Self { keep_last: 2, keep_best: true, shard_bytes: DEFAULT_SHARD_BYTES, files: Box::new(SystemFiles) }
     }
 }
 
@@ -170,7 +172,9 @@ impl CheckpointDirectory {
         };
         let candidate = |(step, path): &(u64, PathBuf)| {
             // A damaged checkpoint has no AUC to be the best by; being old, it goes like any other.
-            let auc = Checkpoint::open(path).ok().and_then(|found| found.manifest().state.metrics?.auc);
+            let open = || Checkpoint::open(path).ok();
+            let auc = self.options.keep_best.then(open).flatten();
+            let auc = auc.and_then(|found| found.manifest().state.metrics?.auc);
             Candidate { step: *step, auc }
         };
         let candidates: Vec<Candidate> = steps.iter().map(candidate).collect();

@@ -85,7 +85,7 @@ pub struct SavedState {
     pub reader: Value,
     /// State of the random numbers, which are counted, not drawn: the seed and the step say all.
     pub random: RandomState,
-    /// The last evaluation before the save.
+    /// The evaluation of these very weights, where there was one.
     pub metrics: Option<EvalMetrics>,
     /// What the session wants back on resume (best AUC so far, totals for the log), as it writes it.
     pub session: Value,

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 pub struct Candidate {
     /// Its step.
     pub step: u64,
-    /// AUC of the last evaluation before it was saved; `None` where there was none.
+    /// AUC of its weights; `None` where they were not evaluated.
     pub auc: Option<f64>,
 }
 

@@ -2,6 +2,7 @@
 
 mod prepare;
 mod progress;
+pub(crate) mod remarks;
 
 pub use prepare::Prepared;
 
@@ -15,10 +16,11 @@ use crate::error::{Error, Result};
 use crate::lanes::Lanes;
 use crate::plan::Plan;
 use crate::report::{self, At, Done, Eval, Reporter};
-use crate::session::{Session, Start};
+use crate::session::{Session, Start, open_directory};
 use crate::signals::StopRequest;
 use crate::trace::{Record, Recorder};
 use headlong_device::Stream;
+use headlong_reader::Reader as _;
 use progress::Meter;
 use serde_json::Map;
 use std::time::Instant;
@@ -32,7 +34,7 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     let mut reporter = Reporter::new(options.log_json.as_ref(), resumed.is_some())?;
     let outcome = run_with(config, options, resumed.as_ref(), &mut reporter);
     if let Err(error) = &outcome {
-        reporter.error(error, Map::new())?;
+        reporter.error(error, remarks::place(error))?;
     }
     outcome
 }
@@ -65,6 +67,7 @@ fn run_with(
         eval_every: eval_every(config, &prepared, threads, reporter)?,
         meter: Meter::new(&session),
         saved_at_step: None,
+        is_first_step: true,
         stop,
         session,
         config,
@@ -77,7 +80,9 @@ fn run_with(
 /// The checkpoint that `--resume` goes on from.
 fn find_checkpoint(config: &Config, options: &TrainOptions) -> Result<Option<Checkpoint>> {
     match &config.checkpoint.dir {
-        Some(dir) if options.resume => {
+        Some(dir) if options.resume && dir.exists() => {
+            // Opening the directory brings back a checkpoint that a crash had left under an interim name.
+            drop(open_directory(config)?);
             checkpoint::newest(dir).map_err(|error| failed("the run cannot be resumed", error))
         }
         _ => Ok(None),
@@ -89,8 +94,13 @@ fn already_done(config: &Config, checkpoint: &Checkpoint) -> Option<Done> {
     let state = &checkpoint.manifest().state;
     state.finished.as_ref()?;
     let memory: crate::session::Memory = serde_json::from_value(state.session.clone()).ok()?;
-    let same = memory.asked_for == Some((config.train.epochs, config.train.steps));
+    let same = memory.asked_for == Some(asked_for(config));
     memory.done.filter(|_| same).and_then(|done| serde_json::from_value(done).ok())
+}
+
+/// What decides when a run ends.
+fn asked_for(config: &Config) -> (f64, Option<u64>, Option<f64>) {
+    (config.train.epochs, config.train.steps, config.eval.target_auc)
 }
 
 fn open_session(
@@ -201,6 +211,7 @@ struct Run<'a> {
     ends_at_step: Option<u64>,
     eval_every: Option<u64>,
     saved_at_step: Option<u64>,
+    is_first_step: bool,
 }
 
 impl Run<'_> {
@@ -219,8 +230,7 @@ impl Run<'_> {
             if self.eval_every.is_some_and(|every| step.is_multiple_of(every)) && self.evaluate_to_target()? {
                 return self.finish("target_auc");
             }
-            let save_every = self.config.checkpoint.save_every;
-            if save_every > 0 && step.is_multiple_of(save_every) {
+            if self.is_to_be_saved(step) {
                 self.save(None)?;
             }
         }
@@ -234,6 +244,12 @@ impl Run<'_> {
     /// One step and its progress; false where the data has ended.
     fn one_step(&mut self) -> Result<bool> {
         let Some(outcome) = self.session.step()? else { return Ok(false) };
+        if std::mem::take(&mut self.is_first_step) {
+            let seconds = self.session.reader().skip_time().as_secs_f64();
+            if seconds > 0.0 {
+                self.reporter.note(&format!("skipped to the first sample in {}", report::duration(seconds)));
+            }
+        }
         self.meter.add(&outcome);
         let at = self.at();
         let fraction = self.meter.fraction(&self.session, self.ends_at_step, self.config.train.epochs);
@@ -243,6 +259,16 @@ impl Run<'_> {
             self.reporter.step(at, &step)?;
         }
         Ok(true)
+    }
+
+    /// Every so many steps, and whenever an evaluation was the best so far: what is not saved cannot be kept.
+    fn is_to_be_saved(&self, step: u64) -> bool {
+        let settings = &self.config.checkpoint;
+        let memory = self.session.memory();
+        let is_best = memory.last_eval_step == Some(step)
+            && memory.best_auc.is_some()
+            && memory.best_auc == self.session.last_metrics().and_then(|metrics| metrics.auc);
+        settings.save_every > 0 && (step.is_multiple_of(settings.save_every) || settings.keep_best && is_best)
     }
 
     fn at(&self) -> At {
@@ -266,7 +292,9 @@ impl Run<'_> {
         self.saved_at_step = Some(self.session.steps());
         let seconds = started.elapsed().as_secs_f64();
         let at = self.at();
-        self.reporter.checkpoint(at, &report::Checkpoint { path: report.path, bytes: report.bytes, seconds })
+        let event = report::Checkpoint { path: report.path, bytes: report.bytes, seconds };
+        self.reporter.checkpoint(at, &event)?;
+        report.warnings.iter().try_for_each(|warning| self.reporter.warning(warning, Map::new()))
     }
 
     /// Saves, says the last words and ends with the signal's exit code.
@@ -275,6 +303,7 @@ impl Run<'_> {
             self.save(None)?;
         }
         let done = self.done(if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" })?;
+        self.say_what_was_skipped()?;
         let at = self.at();
         self.reporter.done(at, &done)?;
         Err(Error::Interrupted { signal })
@@ -283,7 +312,7 @@ impl Run<'_> {
     fn finish(mut self, reason: &str) -> Result<()> {
         let done = self.done(reason)?;
         let memory = self.session.memory_mut();
-        memory.asked_for = Some((self.config.train.epochs, self.config.train.steps));
+        memory.asked_for = Some(asked_for(self.config));
         memory.done = serde_json::to_value(&done).ok();
         self.save(Some(reason))?;
         if self.options.time {
@@ -293,14 +322,18 @@ impl Run<'_> {
             self.session.engine().recorder().write_trace(file, 0)?;
             self.reporter.note(&format!("trace {}: open it with https://ui.perfetto.dev", file.display()));
         }
-        let skipped = self.session.reader().skip_report();
-        if skipped.total > 0 {
-            let first: Vec<String> = skipped.first.iter().map(ToString::to_string).collect();
-            let message = format!("{} bad rows were skipped; the first: {}", skipped.total, first.join("; "));
-            self.reporter.warning(&message, Map::new())?;
-        }
+        self.say_what_was_skipped()?;
         let at = self.at();
         self.reporter.done(at, &done)
+    }
+
+    fn say_what_was_skipped(&mut self) -> Result<()> {
+        let training = remarks::skipped("training data", &self.session.reader().skip_report());
+        let validation = remarks::skipped("validation data", self.session.skipped_in_evaluation());
+        for (message, fields) in [training, validation].into_iter().flatten() {
+            self.reporter.warning(&message, fields)?;
+        }
+        Ok(())
     }
 
     fn done(&self, reason: &str) -> Result<Done> {

@@ -1,0 +1,95 @@
+//! What scripts and people are told about places: where an error is, which rows were skipped.
+
+use crate::checkpoint::CheckpointError;
+use crate::error::Error;
+use crate::report::count;
+use headlong_reader::{ReaderError, SkipReport};
+use serde_json::{Map, Value, json};
+
+/// The fields of the `error` event that identify the place: `file`, `line`, `step`, `key`, as far as the error knows.
+pub fn place(error: &Error) -> Map<String, Value> {
+    let mut fields = Map::new();
+    let mut add = |key: &str, value: Value| fields.insert(key.to_owned(), value);
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        match error.downcast_ref() {
+            Some(Error::NotFinite { step, what, .. }) => {
+                add("step", json!(step));
+                add("place", json!(what));
+            }
+            Some(Error::Config { key, .. }) => drop(add("key", json!(key))),
+            Some(Error::Io { path, .. }) => drop(add("file", json!(path))),
+            _ => {}
+        }
+        match error.downcast_ref() {
+            Some(
+                ReaderError::BadLine { file, line, .. }
+                | ReaderError::Read { file, line, .. }
+                | ReaderError::Truncated { file, line, .. }
+                | ReaderError::Corrupt { file, line, .. },
+            ) => {
+                add("file", json!(file));
+                add("line", json!(line));
+            }
+            Some(
+                ReaderError::Open { file, .. }
+                | ReaderError::Directory { file }
+                | ReaderError::Empty { file }
+                | ReaderError::Write { file, .. },
+            ) => drop(add("file", json!(file))),
+            _ => {}
+        }
+        match error.downcast_ref() {
+            Some(
+                CheckpointError::Corrupted { file, .. }
+                | CheckpointError::WrongSize { file, .. }
+                | CheckpointError::MissingFile { file }
+                | CheckpointError::Manifest { file, .. },
+            ) => drop(add("file", json!(file))),
+            Some(
+                CheckpointError::OtherModel { path, key, .. } | CheckpointError::OtherData { path, key, .. },
+            ) => {
+                add("file", json!(path));
+                add("key", json!(key));
+            }
+            Some(CheckpointError::NoSpace { path, .. }) => drop(add("file", json!(path))),
+            _ => {}
+        }
+        next = error.source();
+    }
+    fields
+}
+
+/// The warning about bad rows that were skipped, and the fields of its event; none where there were none.
+pub fn skipped(data: &str, report: &SkipReport) -> Option<(String, Map<String, Value>)> {
+    let first = report.first.first()?;
+    let rows = if report.total == 1 { "row was" } else { "rows were" };
+    let places: Vec<String> = report.first.iter().map(ToString::to_string).collect();
+    let message =
+        format!("{} bad {rows} skipped in the {data}; the first: {}", count(report.total), places.join("; "));
+    let mut fields = Map::new();
+    fields.insert("skipped".to_owned(), json!(report.total));
+    fields.insert("file".to_owned(), json!(first.file));
+    fields.insert("line".to_owned(), json!(first.line));
+    Some((message, fields))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::failed;
+
+    #[test]
+    fn the_place_is_found_below_the_context() {
+        let line = ReaderError::Empty { file: "day_0".into() };
+        let fields = place(&failed("the training data cannot be read", line));
+        assert_eq!(Value::from(fields), json!({"file": "day_0"}));
+        let loss = Error::NotFinite { step: 7, what: "output of layer top.0".to_owned(), value: f64::NAN };
+        assert_eq!(Value::from(place(&loss)), json!({"step": 7, "place": "output of layer top.0"}));
+    }
+
+    #[test]
+    fn nothing_is_said_about_no_rows() {
+        assert_eq!(skipped("training data", &SkipReport::default()), None);
+    }
+}
