@@ -12,7 +12,7 @@ use headlong_reader::dictionary::DictionaryRule;
 use headlong_reader::inspect::{self, InspectOptions};
 use headlong_reader::make::{MakeOptions, MakeProgress, MakeReport, make_dictionary};
 use headlong_reader::verify::{self, VerifyOptions, VerifyReport};
-use headlong_reader::{BadRowPolicy, Schema};
+use headlong_reader::{BadRow, BadRowPolicy, Schema};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -150,8 +150,7 @@ fn make_json(report: &MakeReport) -> Value {
 pub fn inspect(arguments: &DataFilesArguments) -> Result<()> {
     require_files(&arguments.files)?;
     let schema = Schema::criteo();
-    let labelled =
-        has_label(&arguments.files[0], &schema).map_err(Error::failed("the data cannot be read"))?;
+    let labelled = same_labels(&arguments.files, &schema)?;
     let options = InspectOptions {
         schema: schema.with_label(labelled),
         on_bad_row: BadRowPolicy::Skip,
@@ -171,26 +170,7 @@ pub fn inspect(arguments: &DataFilesArguments) -> Result<()> {
 /// its end.
 pub fn verify(arguments: &DataFilesArguments) -> Result<()> {
     require_files(&arguments.files)?;
-    let schema = Schema::criteo();
-    // A first line that is no row of either kind is the verdict's business.
-    let labelled = has_label(&arguments.files[0], &schema).unwrap_or(true);
-    let options = VerifyOptions { schema: schema.with_label(labelled), ..VerifyOptions::default() };
-    let pool = Pool::new(arguments.threads.unwrap_or_else(machine::cores));
-    let as_text = !arguments.json.json;
-    let mut printed = Ok(());
-    let report = verify::verify(
-        &arguments.files,
-        &options,
-        &pool,
-        &mut |row| {
-            if as_text && printed.is_ok() {
-                printed = output::print(&row.to_string());
-            }
-        },
-        &mut |_| {},
-    )
-    .map_err(Error::failed("the data cannot be checked"))?;
-    printed?;
+    let report = verdict_on(&arguments.files, arguments)?;
     let mut document = serde_json::to_value(&report).map_err(Error::failed("the report has no JSON form"))?;
     document["sound"] = report.is_sound().into();
     output::answer(&arguments.json, &verdict(&report), &document)?;
@@ -206,6 +186,48 @@ pub fn verify(arguments: &DataFilesArguments) -> Result<()> {
         )
         .into(),
     })
+}
+
+/// Whether all of `files` have labels; refuses a mixture, whose columns cannot be described together.
+fn same_labels(files: &[PathBuf], schema: &Schema) -> Result<bool> {
+    let labels = files.iter().map(|file| has_label(file, schema)).collect::<Result<Vec<_>, _>>();
+    let labels = labels.map_err(Error::failed("the data cannot be read"))?;
+    match labels.iter().position(|label| *label != labels[0]) {
+        None => Ok(labels[0]),
+        Some(other) => Err(Error::Usage(format!(
+            "one of {} and {} has labels and the other has none; inspect them apart",
+            files[0].display(),
+            files[other].display()
+        ))),
+    }
+}
+
+/// One verdict on all of `files`: those with labels first, then those without.
+fn verdict_on(files: &[PathBuf], arguments: &DataFilesArguments) -> Result<VerifyReport> {
+    let schema = Schema::criteo();
+    // A first line that is no row of either kind is the verdict's business.
+    let is_labelled = |file: &PathBuf| has_label(file, &schema).unwrap_or(true);
+    let (labelled, unlabelled) = files.iter().cloned().partition::<Vec<_>, _>(is_labelled);
+    let pool = Pool::new(arguments.threads.unwrap_or_else(machine::cores));
+    let mut report = VerifyReport::default();
+    for (files, labelled) in [(labelled, true), (unlabelled, false)] {
+        let options = VerifyOptions { schema: schema.with_label(labelled), ..VerifyOptions::default() };
+        let mut printed = Ok(());
+        let mut print_row = |row: &BadRow| {
+            if !arguments.json.json && printed.is_ok() {
+                printed = output::print(&row.to_string());
+            }
+        };
+        let part = verify::verify(&files, &options, &pool, &mut print_row, &mut |_| {})
+            .map_err(Error::failed("the data cannot be checked"))?;
+        printed?;
+        report.rows += part.rows;
+        report.bad_rows += part.bad_rows;
+        report.files.extend(part.files);
+        report.first_bad_rows.extend(part.first_bad_rows);
+        report.anomalies.extend(part.anomalies);
+    }
+    Ok(report)
 }
 
 fn require_files(files: &[PathBuf]) -> Result<()> {

@@ -394,6 +394,8 @@ fn data_is_described_and_checked() {
     for file in [&sound, &predicted] {
         assert!(succeeds(&["data", "verify", file]).contains("every line is a row"));
     }
+    assert!(succeeds(&["data", "verify", &sound, &predicted]).contains("every line is a row"));
+    refused(&["data", "inspect", &sound, &predicted], &["sound.txt", "predicted.txt", "inspect them apart"]);
     let described: Value = serde_json::from_str(&succeeds(&["data", "inspect", "--json", &sound])).unwrap();
     assert_eq!(described["rows"], 2);
     let output = headlong(&["data", "verify", &broken]);
