@@ -12,8 +12,8 @@ use pytorch_data::{BATCH, ROWS, STEPS, Tensors, load, within};
 use stepwise::{Rates, Trainer};
 
 fn config(optimizer: &str) -> Config {
-    let mut config = Config::default();
-    config.model = ModelConfig { dim: 8, bottom: vec![16, 8], top: vec![16, 8, 1], ..ModelConfig::default() };
+    let model = ModelConfig { dim: 8, bottom: vec![16, 8], top: vec![16, 8, 1], ..ModelConfig::default() };
+    let mut config = Config { model, ..Config::default() };
     config.tables.rows = TableRows::List(ROWS.to_vec());
     config.tables.max_ids_per_sample = 4;
     (config.data.num_dense, config.data.num_sparse) = (5, ROWS.len());
