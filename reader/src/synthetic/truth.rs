@@ -1,8 +1,13 @@
 //! The planted truth: what the categories and integers of a synthetic row mean, and how rows are drawn.
 //!
 //! `logit = bias + Σ_c effect_c[v_c] + Σ_(a,b) ⟨latent_a[v_a], latent_b[v_b]⟩ + g(integers)`; the label is drawn from
-//! Bernoulli(sigmoid(logit)). The second sum is what a logistic regression cannot say and a DLRM can, the last
-//! one is not linear in the logarithms of the integers.
+//! Bernoulli(sigmoid(logit)). The second sum is what a logistic regression cannot say and a DLRM can; the last
+//! term is not linear in the logarithms of the integers.
+//!
+//! The constants are such that one epoch of a small DLRM (dim 16, bottom 64-32-16, top 64-32-1, Adagrad 0.02, batch
+//! 128, 400,000 rows) comes within 0.005 of the best possible AUC, while a logistic regression stays 0.08 below it,
+//! constant tables 0.14 and a model without integers 0.03. What a model loses is mostly the noise of the values
+//! it has to learn, so most rows have one of a few values in each column, and rare ones have small effects.
 
 use headlong_device::rng::CounterRng;
 
@@ -45,19 +50,20 @@ const MISSING_TOGETHER: [(f64, &[usize]); 4] =
     [(0.035, &[2, 3, 11, 15, 20, 23]), (0.438, &[18, 19, 24, 25]), (0.762, &[21]), (0.125, &[5])];
 
 /// Pairs of columns whose latent vectors meet in a dot product.
-const PAIRS: [(usize, usize); 3] = [(5, 22), (16, 13), (8, 17)];
+const PAIRS: [(usize, usize); 2] = [(5, 22), (16, 13)];
 /// Length of a latent vector.
 const LATENT_DIM: usize = 2;
 /// The `k`-th most frequent value of a column comes up in proportion to `k` to the power of minus this.
-const ZIPF_EXPONENT: f64 = 1.5;
-/// Deviation of the effect of a frequent value.
-const EFFECT: f64 = 0.2;
-/// Weight of a dot product.
-const PAIR_WEIGHT: f64 = 0.5;
-/// Values rarer than the one of this rank have effects that shrink with the root of their rank.
+const ZIPF_EXPONENT: f64 = 1.8;
+/// Deviation over rows of the effect of a column of at most [`FEW_VALUES`] values, and of one of more.
+const EFFECT_DEVIATIONS: [f64; 2] = [0.22, 0.07];
+const FEW_VALUES: u64 = 30;
+/// Deviation over rows of the dot product of a pair.
+const PAIR_DEVIATION: f64 = 0.9;
+/// Values rarer than the one of this rank have effects and latents that shrink with the root of their rank.
 const FULL_EFFECT_RANKS: f64 = 10.0;
 /// The logit of a row without any effect.
-const BIAS: f64 = -1.7;
+const BIAS: f64 = -1.5;
 
 /// Philox calls of four words set aside for each row.
 const CALLS_PER_ROW: u64 = 24;
@@ -136,23 +142,24 @@ impl Truth {
         let latent = |column: usize| self.columns[column].latents[values[column]];
         let dot = |a: [f64; LATENT_DIM], b: [f64; LATENT_DIM]| a[0] * b[0] + a[1] * b[1];
         let interactions: f64 = PAIRS.iter().map(|&(a, b)| dot(latent(a), latent(b))).sum();
-        BIAS + effects + PAIR_WEIGHT * interactions + integers_effect(dense)
+        let pair_weight = PAIR_DEVIATION / (LATENT_DIM as f64).sqrt();
+        BIAS + effects + pair_weight * interactions + integers_effect(dense)
     }
 }
 
 impl Column {
     fn new(seed: u64, index: u64, cardinality: u64) -> Self {
-        let shrunk = |rank: u64| (FULL_EFFECT_RANKS / (rank + 1) as f64).sqrt().min(1.0);
-        let effects = CounterRng::new(seed, EFFECT_STREAM + index);
-        let latents = CounterRng::new(seed, LATENT_STREAM + index);
-        let latent_scale = (LATENT_DIM as f64).powf(-0.25);
-        // A missing value is frequent where it occurs, so its effect is a full one.
-        let ranks = (0..cardinality).map(|rank| (rank, shrunk(rank))).chain([(cardinality, 1.0)]);
-        let entries = ranks.map(|(rank, shrink)| {
-            let latent = [0, 1].map(|k| f64::from(latents.normal(2 * rank + k)) * shrink * latent_scale);
-            (f64::from(effects.normal(rank)) * shrink * EFFECT, latent)
-        });
-        let (effects, latents) = entries.unzip();
+        let shares = shares(index as usize, cardinality);
+        let effect_deviation = EFFECT_DEVIATIONS[usize::from(cardinality > FEW_VALUES)];
+        let standard = |stream: u64, component: u64| {
+            let rng = CounterRng::new(seed, stream + index);
+            let draws =
+                (0..=cardinality).map(|rank| f64::from(rng.normal(LATENT_DIM as u64 * rank + component)));
+            standardized(draws, &shares)
+        };
+        let effects = standard(EFFECT_STREAM, 0).into_iter().map(|value| value * effect_deviation).collect();
+        let [first, second] = [0, 1].map(|component| standard(LATENT_STREAM, component));
+        let latents = first.into_iter().zip(second).map(<[f64; LATENT_DIM]>::from).collect();
         let [word, ..] = CounterRng::new(seed, SCRAMBLE_STREAM + index).bits(0);
         let ids = (0..cardinality as u32).map(|rank| scramble(rank ^ word)).collect();
         Self { ids, thresholds: zipf_thresholds(cardinality), effects, latents }
@@ -163,14 +170,42 @@ impl Column {
     }
 }
 
+/// The share of rows that has each value of a column, by rank, and last the share without a value.
+fn shares(column: usize, cardinality: u64) -> Vec<f64> {
+    let missing =
+        MISSING_TOGETHER.iter().find(|(_, columns)| columns.contains(&column)).map_or(0.0, |group| group.0);
+    let total: f64 = (0..cardinality).map(zipf_weight).sum();
+    let present = (0..cardinality).map(|rank| zipf_weight(rank) / total * (1.0 - missing));
+    present.chain([missing]).collect()
+}
+
+/// Draws with mean 0 and deviation 1 over rows, so that the strength of the truth does not depend on luck; values
+/// rarer than the one of rank [`FULL_EFFECT_RANKS`] shrink with the root of their rank.
+fn standardized(draws: impl Iterator<Item = f64>, shares: &[f64]) -> Vec<f64> {
+    let (missing, last) = (shares.len() - 1, FULL_EFFECT_RANKS);
+    // A missing value is frequent where it occurs, so its draw is a full one.
+    let shrink = |rank: usize| if rank == missing { 1.0 } else { (last / (rank + 1) as f64).sqrt().min(1.0) };
+    let mut draws: Vec<f64> = draws.enumerate().map(|(rank, draw)| draw * shrink(rank)).collect();
+    let mean: f64 = draws.iter().zip(shares).map(|(draw, share)| draw * share).sum();
+    draws.iter_mut().for_each(|draw| *draw -= mean);
+    let variance: f64 = draws.iter().zip(shares).map(|(draw, share)| draw * draw * share).sum();
+    let scale = if variance > 0.0 { variance.sqrt().recip() } else { 0.0 };
+    draws.iter_mut().for_each(|draw| *draw *= scale);
+    draws
+}
+
+/// How often the value of `rank` (from 0) comes up, up to a factor.
+fn zipf_weight(rank: u64) -> f64 {
+    ((rank + 1) as f64).powf(-ZIPF_EXPONENT)
+}
+
 /// Cumulative chances of ranks, times 2³²; the last one is exactly that.
 fn zipf_thresholds(cardinality: u64) -> Vec<u64> {
-    let weight = |rank: u64| ((rank + 1) as f64).powf(-ZIPF_EXPONENT);
-    let total: f64 = (0..cardinality).map(weight).sum();
+    let total: f64 = (0..cardinality).map(zipf_weight).sum();
     let mut sum = 0.0;
     let mut thresholds: Vec<u64> = (0..cardinality)
         .map(|rank| {
-            sum += weight(rank);
+            sum += zipf_weight(rank);
             (sum / total * (1_u64 << 32) as f64) as u64
         })
         .collect();
@@ -223,10 +258,9 @@ fn integers_effect(dense: &[Option<i64>; NUM_DENSE]) -> f64 {
         let logarithm = (dense[column].unwrap_or(0).max(0) as f64 + 1.0).ln();
         (logarithm - mean) / deviation
     };
-    let bump = |x: f64| (-x * x).exp();
-    0.6 * standardized(1).tanh() - 0.5 * standardized(4).tanh()
-        + bump(standardized(5))
-        + 0.5 * standardized(8).tanh()
+    0.45 * standardized(1) - 0.35 * standardized(4)
+        + 0.35 * standardized(5).abs()
+        + 0.35 * standardized(8).tanh()
 }
 
 /// `1 / (1 + e^-logit)`.
@@ -322,5 +356,32 @@ mod tests {
                 && near(sparse[2], 0.035)
         );
         assert_eq!((sparse[0], sparse[8]), (0, 0));
+    }
+
+    #[test]
+    fn parts_of_the_truth_are_as_strong_as_stated_whatever_the_seed() {
+        let deviation = |values: &[f64]| {
+            let mean = values.iter().sum::<f64>() / values.len() as f64;
+            (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64).sqrt()
+        };
+        for seed in 0..3 {
+            let truth = Truth::new(seed, 0.001);
+            let shares_of: Vec<Vec<f64>> = cardinalities(0.001)
+                .iter()
+                .enumerate()
+                .map(|(column, &count)| shares(column, count))
+                .collect();
+            for (column, shares) in truth.columns.iter().zip(&shares_of) {
+                assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+                let moment = |power: i32| -> f64 {
+                    column.effects.iter().zip(shares).map(|(effect, share)| effect.powi(power) * share).sum()
+                };
+                let expected = EFFECT_DEVIATIONS[usize::from(column.ids.len() as u64 > FEW_VALUES)];
+                assert!(moment(1).abs() < 1e-9 && (moment(2).sqrt() - expected).abs() < 1e-9);
+            }
+            let logits: Vec<f64> = (0..20_000).map(|index| truth.row(VALID_STREAM, index).logit).collect();
+            // Effects, two pairs and the integers: 0.66, 1.27 and 0.6 add to 1.55.
+            assert!((1.3..1.8).contains(&deviation(&logits)), "{}", deviation(&logits));
+        }
     }
 }
