@@ -2,11 +2,12 @@
 
 use crate::cli::PlanArguments;
 use crate::config::{Config, Ids, ROWS_FROM_DICTIONARY, TableRows};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::output;
 use crate::plan::{Facts, Plan};
-use crate::preset;
+use crate::preset::KAGGLE_CARDINALITIES;
+use headlong_reader::dictionary::Dictionary;
 
 /// Prints the plan of a configuration and refuses what does not fit.
 ///
@@ -28,21 +29,72 @@ pub fn known_data_rows(config: &Config) -> Option<u64> {
     (config.data.train.is_empty() && config.synthetic.enabled).then_some(config.synthetic.train_rows)
 }
 
-/// Rows of each table before any file is read: where a dictionary decides that is not built yet, the published counts
-/// of the Kaggle data as an upper bound, with a note.
+/// Rows of each table before any row is read: those of the dictionary where one is there, else an upper bound, with a
+/// note.
 ///
 /// # Errors
-/// As [`Config::table_rows`].
+/// As [`Config::table_rows`]; [`Error::Failed`] where `data.dictionary` cannot be read.
 pub fn planned_rows(config: &Config) -> Result<(Vec<u64>, String)> {
     let from_dictionary =
         matches!(&config.tables.rows, TableRows::Named(name) if name == ROWS_FROM_DICTIONARY);
     if !(from_dictionary && config.data.ids == Ids::Dictionary) {
         return Ok((config.table_rows(None)?, String::new()));
     }
-    let mut bound = vec![1_000_000; config.data.num_sparse];
-    for (rows, published) in bound.iter_mut().zip(preset::KAGGLE_CARDINALITIES) {
-        *rows = published + 1;
+    if let Some(path) = &config.data.dictionary {
+        let dictionary = Dictionary::load(path).map_err(Error::failed("the dictionary cannot be read"))?;
+        return Ok((config.table_rows(Some(&dictionary.rows()))?, String::new()));
     }
-    let note = "the dictionary decides the numbers of rows; these are those of the full Kaggle data\n";
+    let bound = dictionary_bound(config);
+    let note = "rows: the dictionary decides; these are an upper bound (the full Kaggle data, and what the files can hold)\n";
     Ok((config.table_rows(Some(&bound))?, note.to_owned()))
+}
+
+/// The most rows that a dictionary of the training files can give each table: no more ids than the full Kaggle data has,
+/// and no more than rows of text by `data.min_count`, where files are named.
+fn dictionary_bound(config: &Config) -> Vec<u64> {
+    /// Text bytes of one stored byte of a compressed file, at most.
+    const MOST_COMPRESSION: u64 = 4;
+    /// Bytes of a row of Criteo's text, at least, over many rows.
+    const LEAST_ROW_BYTES: u64 = 100;
+    let stored = config.data.train.iter().filter_map(|file| std::fs::metadata(file).ok());
+    let stored: u64 = stored.map(|data| data.len()).sum();
+    let data_rows = if stored == 0 { u64::MAX } else { stored * MOST_COMPRESSION / LEAST_ROW_BYTES };
+    let ids = data_rows / u64::from(config.data.min_count.max(1));
+    let columns =
+        (0..config.data.num_sparse).map(|column| KAGGLE_CARDINALITIES.get(column).unwrap_or(&u64::MAX));
+    columns.map(|published| (*published).min(ids).min(MOST_UNKNOWN_ROWS) + 1).collect()
+}
+
+/// Rows of a table of which nothing is known.
+const MOST_UNKNOWN_ROWS: u64 = 50_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preset::preset;
+
+    #[test]
+    fn a_dictionary_that_is_not_built_is_bounded_by_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = preset("criteo-sample").unwrap();
+        let (rows, note) = planned_rows(&config).unwrap();
+        assert_eq!(rows.iter().sum::<u64>(), 33_762_577 + 26);
+        assert!(note.contains("upper bound"));
+        let file = folder.path().join("rows.gz");
+        std::fs::write(&file, vec![0; 30_000]).unwrap();
+        config.data.train = vec![file];
+        let (rows, _) = planned_rows(&config).unwrap();
+        // 30,000 bytes hold at most 1,200 rows, in which at most 400 ids occur three times.
+        assert_eq!((rows[2], rows[8]), (401, 4));
+        config.data.dictionary = Some(folder.path().join("absent"));
+        assert_eq!(planned_rows(&config).unwrap_err().exit_code(), 1);
+    }
+
+    #[test]
+    fn rows_are_known_for_synthetic_data_alone() {
+        let mut config = preset("tiny").unwrap();
+        assert_eq!(known_data_rows(&config), Some(config.synthetic.train_rows));
+        config.data.train = vec!["a".into()];
+        assert_eq!(known_data_rows(&config), None);
+    }
 }

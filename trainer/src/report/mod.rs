@@ -159,7 +159,20 @@ impl Reporter {
         self.result(&format!("step {}  {}", count(at.step), eval_text(eval)));
         self.set_position(at);
         self.log_event("eval", eval)?;
-        eval.metrics.warning().map_or(Ok(()), |warning| self.warning(warning, Map::new()))
+        if let Some(warning) = eval.metrics.warning() {
+            return self.warning(warning, Map::new());
+        }
+        match eval.metrics.auc {
+            // A coin reaches 0.5 ± 0.005 on as few samples.
+            Some(auc) if (auc - 0.5).abs() <= 0.005 && eval.metrics.eval_samples >= 10_000 => {
+                let message = format!(
+                    "the model has learned nothing so far: AUC {auc:.4}; is the learning rate right for this optimizer, \
+                     and is the data what the preset expects?"
+                );
+                self.warning(&message, Map::new())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A checkpoint was written.

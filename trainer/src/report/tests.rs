@@ -160,6 +160,19 @@ fn a_log_that_cannot_be_opened_names_its_file() {
 }
 
 #[test]
+fn an_auc_of_a_half_is_worth_a_warning() {
+    let shared = Shared::default();
+    let log = JsonLog::new(Box::new(shared.clone()), "log".into(), Instant::now());
+    let mut reporter = Reporter::quiet(Some(log));
+    for (auc, eval_samples) in [(0.75, 20_000), (0.502, 100), (0.502, 20_000)] {
+        let metrics = EvalMetrics { auc: Some(auc), ne: Some(1.0), eval_samples, ..metrics() };
+        reporter.eval(At::default(), &Eval { metrics, eval_s: 0.1 }).unwrap();
+    }
+    let events: Vec<String> = shared.lines().iter().map(|line| line["event"].to_string()).collect();
+    assert_eq!(events.join(" "), "\"eval\" \"eval\" \"eval\" \"warning\"");
+}
+
+#[test]
 fn the_time_left_follows_the_pace() {
     let mut reporter = Reporter::quiet(None);
     assert_eq!(reporter.seconds_left(), None);
