@@ -17,7 +17,9 @@ mod optimizers;
 pub mod render;
 pub mod validate;
 
-pub use optimizers::{DenseOptimizer, OptimizerSettings, OptimizersConfig, SparseOptimizer};
+pub use optimizers::{
+    DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
+};
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
