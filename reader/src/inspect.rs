@@ -24,14 +24,14 @@ pub struct InspectOptions {
     pub schema: Schema,
     /// What to do with lines that are not rows.
     pub on_bad_row: BadRowPolicy,
-    /// Distinct values of a column are counted exactly up to this many (16 bytes each, at most), beyond that
+    /// Distinct values of a column are counted exactly up to this many (about 32 bytes each), beyond that
     /// estimated.
     pub exact_distinct: usize,
 }
 
 impl Default for InspectOptions {
     fn default() -> Self {
-        Self { schema: Schema::criteo(), on_bad_row: BadRowPolicy::Error, exact_distinct: 1 << 20 }
+        Self { schema: Schema::criteo(), on_bad_row: BadRowPolicy::Error, exact_distinct: 1 << 18 }
     }
 }
 

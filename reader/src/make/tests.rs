@@ -180,7 +180,7 @@ fn what_cannot_be_done_is_refused_with_the_remedy() {
     let message = message_of(&files, &MakeOptions { memory_bytes: 100_000, ..spilling(rule(1, None)) });
     // Of the testing rows every third column has thousands of ids.
     assert!(message.contains("expected at most 100000: column C"), "{message}");
-    assert!(message.contains("raise the minimum count"), "{message}");
+    assert!(message.contains("raise min_count, limit"), "{message}");
     let twice = [files[0].clone(), files[0].clone()];
     assert!(message_of(&twice, &MakeOptions::default()).contains("a.txt is named twice"));
     assert!(
