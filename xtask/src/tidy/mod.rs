@@ -10,7 +10,7 @@
 //! | to-do | carries an issue number |
 //! | dead file | every source file is reached by a `mod` line |
 //! | link | a document's relative links lead to files that are there |
-//! | versions | every dependency stands in the workspace's one table, with its reason |
+//! | versions | every dependency stands in the workspace's one table, with its reason, and is used |
 //!
 //! Every exception is a line of [`allow`], with its reason; an exception that excuses nothing is itself a finding.
 
@@ -178,6 +178,7 @@ fn check(root: &Path, metadata: &Metadata, files: &[text::TextFile]) -> Result<V
 
     let (sources, broken) = parse(files);
     violations.extend(broken);
+    violations.extend(versions::check_use(root, metadata, &sources)?);
     let tree = modules::ModuleTree::new(root, metadata, &sources);
     violations.extend(tree.dead_files());
     for source in sources.iter().filter(|source| !tree.is_dead(&source.path)) {

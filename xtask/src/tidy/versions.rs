@@ -1,6 +1,7 @@
 //! The version table: every dependency stands once in the workspace's `Cargo.toml`, with its reason, and every package
-//! takes it, and the lints, from there.
+//! takes it, and the lints, from there. What a package takes, its sources name.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -8,6 +9,7 @@ use anyhow::{Context, Result};
 use cargo_metadata::Metadata;
 
 use super::Violation;
+use super::source::{SourceFile, words};
 
 /// Checks the workspace's version table and every package's manifest.
 pub fn check(root: &Path, metadata: &Metadata) -> Result<Vec<Violation>> {
@@ -19,6 +21,53 @@ pub fn check(root: &Path, metadata: &Metadata) -> Result<Vec<Violation>> {
         violations.extend(check_manifest(&name, &read(path)?));
     }
     Ok(violations)
+}
+
+/// A package's dependencies are named in its sources, and a line of the table is used by a package.
+pub fn check_use(root: &Path, metadata: &Metadata, sources: &[SourceFile]) -> Result<Vec<Violation>> {
+    let mut violations = Vec::new();
+    let mut used_by_some: BTreeSet<String> = BTreeSet::new();
+    for package in metadata.workspace_packages() {
+        let manifest = package.manifest_path.as_std_path();
+        let manifest = manifest.strip_prefix(root).unwrap_or(manifest).to_string_lossy().replace('\\', "/");
+        let folder = manifest.trim_end_matches("Cargo.toml");
+        let names: BTreeSet<String> = sources
+            .iter()
+            .filter(|source| source.path.starts_with(folder))
+            .flat_map(|source| words(source.tokens.clone()).map(|(word, _)| word))
+            .collect();
+        // A room's place may be kept free before anything uses it: the room table speaks of those.
+        let foreign = package.dependencies.iter().filter(|dependency| dependency.path.is_none());
+        let taken: Vec<&str> = foreign.map(|dependency| dependency.name.as_str()).collect();
+        used_by_some.extend(taken.iter().map(|name| (*name).to_string()));
+        violations.extend(unnamed(&taken, &names).map(|name| Violation {
+            file: manifest.clone(),
+            line: 1,
+            rule: "versions",
+            message: format!("no source of the package names `{name}`: remove the dependency"),
+        }));
+    }
+    let text = fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
+    violations.extend(check_table_is_used("Cargo.toml", &text, &used_by_some));
+    Ok(violations)
+}
+
+/// The dependencies of `taken` that are not among the words of the sources.
+fn unnamed<'a>(taken: &'a [&'a str], words: &'a BTreeSet<String>) -> impl Iterator<Item = &'a str> {
+    taken.iter().copied().filter(|name| !words.contains(&name.replace('-', "_")))
+}
+
+/// Every line of `[workspace.dependencies]` is taken by a package.
+fn check_table_is_used(file: &str, text: &str, used: &BTreeSet<String>) -> Vec<Violation> {
+    lines_of(text, |section| section == "workspace.dependencies")
+        .filter(|(_, line)| !used.contains(name_of(line)) && !line.contains("path ="))
+        .map(|(number, line)| Violation {
+            file: file.into(),
+            line: number,
+            rule: "versions",
+            message: format!("no package takes `{}`: remove its line", name_of(line)),
+        })
+        .collect()
 }
 
 /// Every line of `[workspace.dependencies]` says why the crate is there.
@@ -81,6 +130,15 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].line, 4);
         assert!(found[0].message.contains("`foo`"));
+    }
+
+    #[test]
+    fn a_dependency_that_nothing_names_is_found() {
+        let words = BTreeSet::from(["serde".to_string(), "proc_macro2".to_string()]);
+        assert_eq!(unnamed(&["serde", "proc-macro2", "syn"], &words).collect::<Vec<_>>(), ["syn"]);
+        let table = "[workspace.dependencies]\nserde = \"1\" # config\nfoo = \"2\" # once\n";
+        let found = check_table_is_used("Cargo.toml", table, &words);
+        assert_eq!(found.iter().map(|found| found.line).collect::<Vec<_>>(), [3]);
     }
 
     #[test]
