@@ -6,7 +6,7 @@ mod run_support;
 use headlong::checkpoint;
 use headlong_device::rng::CounterRng;
 use run_support::{Place, Run, digest, names, steps};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -96,11 +96,19 @@ fn one_run(run: &Run, checkpoints: &Path, kills: usize, killer: &mut Killer, tal
             return;
         }
         tally.kills += 1;
-        let aside: Vec<String> =
-            names(checkpoints).into_iter().filter(|name| name.starts_with(".tmp-")).collect();
-        tally.during_saves += usize::from(!aside.is_empty());
-        println!("  kill {} {moment}: {}; {}", tally.kills, newest(checkpoints), aside.join(" "));
+        let (newest, aside) = (newest(checkpoints), being_written(checkpoints));
+        tally.during_saves += usize::from(aside.is_some());
+        let aside = aside.map_or(String::new(), |step| format!(", step {step} half written"));
+        println!("  kill {} {moment}: {newest}{aside}", tally.kills);
     }
+}
+
+/// The step of the checkpoint that is or was being written. Older steps aside are being removed.
+fn being_written(checkpoints: &Path) -> Option<u64> {
+    let newest = steps(checkpoints).last().copied().unwrap_or(0);
+    let aside = names(checkpoints);
+    let aside = aside.iter().filter_map(|name| name.strip_prefix(".tmp-step-")?.parse::<u64>().ok());
+    aside.filter(|step| *step > newest).max()
 }
 
 /// The newest checkpoint, every byte of which must be as it was written.
@@ -124,35 +132,25 @@ struct Killer {
 impl Killer {
     /// Waits for the chosen moment, or for the end of the run, and says which moment it was.
     fn wait(&mut self, child: &mut Child, checkpoints: &Path) -> String {
-        let started = Instant::now();
-        let choice = self.draw(3.0) as u64;
-        let (moment, saves) = match choice {
-            0 => ("after some time", 0),
-            1 => ("while a checkpoint is written", 2 + self.draw(4.0) as usize),
-            _ => ("when a checkpoint has its name", 1 + self.draw(4.0) as usize),
+        let (choice, number) = (self.draw(3.0) as u64, self.draw(4.0) as usize);
+        let (moment, time) = match choice {
+            0 => ("after some time", self.undisturbed.mul_f32(self.draw(1.2))),
+            1 => ("while a checkpoint is written", Duration::from_secs_f32(self.draw(0.003))),
+            _ => ("when a checkpoint has its name", Duration::from_secs_f32(self.draw(0.003))),
         };
-        let time = match choice {
-            0 => self.undisturbed.mul_f32(self.draw(1.2)),
-            _ => Duration::from_secs_f32(self.draw(0.003)),
-        };
-        let prefix = if choice == 1 { ".tmp-step-" } else { "step-" };
-        let mut seen: Vec<PathBuf> =
-            steps(checkpoints).iter().map(|step| PathBuf::from(format!("step-{step:09}"))).collect();
-        let before = seen.len();
-        while seen.len() - before < saves && child.try_wait().unwrap().is_none() {
-            for name in names(checkpoints).iter().filter(|name| name.starts_with(prefix)) {
-                let name = PathBuf::from(name);
-                if !seen.contains(&name) {
-                    seen.push(name);
-                }
-            }
+        // Note: two saves at least, so that one of them gets to its end and the run comes on.
+        let saves = if choice == 1 { 2 + number } else { 1 + number };
+        let before = steps(checkpoints).last().copied().unwrap_or(0);
+        let mut seen = Vec::new();
+        while choice != 0 && seen.len() < saves && child.try_wait().unwrap().is_none() {
+            let found =
+                if choice == 1 { being_written(checkpoints) } else { steps(checkpoints).last().copied() };
+            seen.extend(found.filter(|step| *step > before && !seen.contains(step)));
             std::thread::sleep(Duration::from_micros(100));
         }
-        while started.elapsed() < time && choice == 0 && child.try_wait().unwrap().is_none() {
-            std::thread::sleep(Duration::from_micros(500));
-        }
-        if choice != 0 {
-            std::thread::sleep(time);
+        let until = Instant::now() + time;
+        while Instant::now() < until && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_micros(200));
         }
         moment.to_owned()
     }

@@ -21,8 +21,8 @@ const SMALL: [&str; 12] = [
     "model.top=[16,1]",
     "--set",
     "tables.rows=1000",
-    "--batch-size",
-    "64",
+    "--set",
+    "train.batch_size=64",
     "--set",
     "train.log_every=1",
 ];
@@ -96,7 +96,12 @@ impl Place {
 
     /// `headlong train` of the small model on the training rows, everything written inside the folder.
     pub fn train(&self) -> Run {
-        let run = Run::new("train").with(&SMALL).with(&["--threads", "1"]);
+        self.train_on(1)
+    }
+
+    /// The same on some threads.
+    pub fn train_on(&self, threads: usize) -> Run {
+        let run = Run::new("train").with(&SMALL).with(&["--threads", &threads.to_string()]);
         run.path("--data", &self.train).path("--output-dir", &self.path("output"))
     }
 }
