@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::{Outcome, Workshop};
 use crate::process::{self, Finished, cargo};
 
-/// What a test prints, at the start of a line, when it cannot run here.
+/// What a test prints when it cannot run here. Note: it may stand behind the runner's own `test NAME ... `.
 const SKIP_MARK: &str = "skipped, because ";
 
 /// Runs every test of the workspace and judges the skips they report.
@@ -78,8 +78,7 @@ impl SuccessFilter {
 
 /// The reasons of all skips, each once, in the order of the alphabet.
 fn skips_of(lines: &[String]) -> Vec<String> {
-    let reason =
-        |line: &String| line.trim_start().strip_prefix(SKIP_MARK).map(|reason| reason.trim().to_string());
+    let reason = |line: &String| line.split_once(SKIP_MARK).map(|(_, reason)| reason.trim().to_string());
     let mut reasons: Vec<String> = lines.iter().filter_map(reason).collect();
     reasons.sort();
     reasons.dedup();
@@ -114,7 +113,8 @@ mod tests {
 
     running 1 test
     skipped, because /data/criteo is absent
-    test tidy::tests::a ... ok
+    test tidy::tests::a ... skipped, because python has no torch
+    ok
 
         FAIL [   0.004s] (2/2) xtask tidy::tests::b
   stderr ───
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn skips_and_the_summary_are_read_from_the_output() {
-        assert_eq!(skips_of(&lines(NEXTEST)), ["/data/criteo is absent"]);
+        assert_eq!(skips_of(&lines(NEXTEST)), ["/data/criteo is absent", "python has no torch"]);
         assert_eq!(summary_of(&lines(NEXTEST)), "2 tests run: 1 passed, 1 failed, 0 skipped");
         let plain = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
                      test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured";
