@@ -1,0 +1,89 @@
+//! A step allocates nothing, once the first ones have settled the buffers. One test alone in its binary: the counter counts
+//! every thread of the process.
+
+use headlong::build::Model;
+use headlong::config::{Config, TableRows};
+use headlong::engine::{Engine, StepRates};
+use headlong::lanes::Lanes;
+use headlong::trace::Recorder;
+use headlong_device::Stream;
+use headlong_device::rng::CounterRng;
+use headlong_device::testing::{CountingAllocator, allocations};
+use headlong_reader::{Batch, Jagged};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const SAMPLES: usize = 96;
+const DENSE: usize = 13;
+const TABLES: usize = 26;
+const ROWS: u64 = 300;
+
+fn config(optimizer: &str, accumulate: usize) -> Config {
+    let mut config = Config::default();
+    config.tables.rows = TableRows::Each(ROWS);
+    (config.train.batch_size, config.train.accumulate) = (SAMPLES / accumulate, accumulate);
+    config.optimizer.set_both(optimizer).unwrap();
+    config.optimizer.resolve().unwrap();
+    config.validate().unwrap();
+    config
+}
+
+fn batch(seed: u64) -> Batch {
+    let random = CounterRng::new(seed, 3);
+    let ids = |table: usize| Jagged {
+        values: (0..SAMPLES)
+            .map(|i| (random.uniform((table * SAMPLES + i) as u64) * ROWS as f32) as u64)
+            .collect(),
+        offsets: (0..=SAMPLES as u32).collect(),
+    };
+    Batch {
+        num_samples: SAMPLES,
+        labels: (0..SAMPLES).map(|i| f32::from(i % 3 == 0)).collect(),
+        dense: (0..SAMPLES * DENSE).map(|i| random.uniform(1_000_000 + i as u64)).collect(),
+        sparse: (0..TABLES).map(ids).collect(),
+        ..Batch::default()
+    }
+}
+
+fn allocations_of_steps(config: &Config, threads: usize) -> u64 {
+    let stream = Stream::cpu(threads);
+    let model = Model::new(config, &[ROWS; TABLES], &stream).unwrap();
+    let mut engine = Engine::new(model, Lanes::serial(stream), Recorder::off());
+    let mut batches: Vec<Batch> = (0..4).map(batch).collect();
+    engine.prime(&mut batches[0]).unwrap();
+    let mut logits = 0.0;
+    let mut steps = |numbers: std::ops::Range<u64>| {
+        let before = allocations();
+        for number in numbers {
+            let rates = StepRates { number: number + 1, dense: 0.01, sparse: 0.01 };
+            let count = batches.len() as u64;
+            let next = &mut batches[(number % count) as usize];
+            // The engine gives a batch in exchange for each; the first ones are empty.
+            if next.num_samples == 0 {
+                *next = batch(number);
+            }
+            engine.step(rates, Some(next)).unwrap();
+            if number % 5 == 0 {
+                let other = &mut batches[((number + 2) % count) as usize];
+                engine.predict(other, &mut |found, _| logits += f64::from(found[0])).unwrap();
+            }
+        }
+        allocations() - before
+    };
+    steps(0..12);
+    let counted = steps(12..40);
+    assert!(logits.is_finite());
+    counted
+}
+
+#[test]
+fn a_warm_step_allocates_nothing() {
+    for optimizer in ["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"] {
+        for (threads, accumulate) in [(1, 1), (2, 1), (2, 3)] {
+            let counted = allocations_of_steps(&config(optimizer, accumulate), threads);
+            println!("{optimizer}, {threads} threads, accumulate {accumulate}: {counted} allocations");
+            assert_eq!(counted, 0, "{optimizer}, {threads} threads, accumulate {accumulate}");
+        }
+    }
+}
