@@ -23,6 +23,7 @@ use headlong_device::Stream;
 use headlong_reader::Reader as _;
 use progress::Meter;
 use serde_json::Map;
+use std::path::Path;
 use std::time::Instant;
 
 /// Trains as `config` says.
@@ -85,8 +86,23 @@ fn find_checkpoint(config: &Config, options: &TrainOptions) -> Result<Option<Che
             drop(open_directory(config)?);
             checkpoint::newest(dir).map_err(|error| failed("the run cannot be resumed", error))
         }
+        Some(dir) if dir.exists() => refuse_foreign_checkpoints(dir).map(|()| None),
         _ => Ok(None),
     }
+}
+
+/// Two runs in one folder would be told apart by their steps alone, and the wrong one resumed.
+fn refuse_foreign_checkpoints(dir: &Path) -> Result<()> {
+    let found =
+        checkpoint::steps(dir).map_err(|error| failed("the checkpoint directory cannot be read", error))?;
+    let Some((step, _)) = found.last() else { return Ok(()) };
+    let dir = dir.display();
+    Err(Error::config(
+        "--checkpoint-dir",
+        format!(
+            "{dir} holds an earlier run's checkpoints (newest: step {step}): go on with --resume, or name another folder"
+        ),
+    ))
 }
 
 /// The last words of a run that has finished and is not asked for more now than it was then.
