@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Raw ids become rows of tables of 100, 100 and 10 rows.
     let ids = IdMapper::new(IdPolicy::Hash { function: HashFunction::default() }, &[100, 100, 10])?;
 
-    let mut reader = CriteoTextReader::open(&[file.clone()], ids.clone(), &options, &Position::default())?;
+    let mut reader =
+        CriteoTextReader::open(std::slice::from_ref(&file), ids.clone(), &options, &Position::default())?;
     // The reader takes the old buffers of a batch and gives full ones: nothing is copied.
     let mut batch = Batch::default();
     let mut after_first = None;

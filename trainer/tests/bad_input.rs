@@ -1,5 +1,7 @@
 //! Bad input, through the command line: each kind has an exit code and a message that names file and line, or key.
 
+#![cfg(test)]
+
 mod run_support;
 
 use headlong::build::Model;

@@ -1,5 +1,7 @@
 //! A disk that is full while a checkpoint is saved: a clear error, and everything that was saved before still there.
 
+#![cfg(test)]
+
 mod run_support;
 
 use run_support::{Place, Run, names, steps};

@@ -1,5 +1,7 @@
 //! The model learns what was planted in the synthetic data, and every part of it is needed for that.
 
+#![cfg(test)]
+
 use headlong::build::{Ablation, Model};
 use headlong::config::Config;
 use headlong::data::{EvaluationData, open_training};

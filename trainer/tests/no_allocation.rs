@@ -1,6 +1,8 @@
 //! A step allocates nothing, once the first ones have settled the buffers. One test alone in its binary: the counter counts
 //! every thread of the process.
 
+#![cfg(test)]
+
 use headlong::build::Model;
 use headlong::config::{Config, TableRows};
 use headlong::engine::{Engine, StepRates};

@@ -1,5 +1,7 @@
 //! Real Criteo rows, straight from their compressed text. Where they are absent, the tests say so and pass.
 
+#![cfg(test)]
+
 mod run_support;
 
 use run_support::{Run, last_event};

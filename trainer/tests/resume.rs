@@ -1,5 +1,7 @@
 //! Stopping, going on, and starting from something: through the built program.
 
+#![cfg(test)]
+
 mod run_support;
 
 use run_support::{Place, Run, digest, events, last_event, names, signal, steps, wait_until};

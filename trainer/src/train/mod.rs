@@ -69,6 +69,7 @@ fn run_with(
         meter: Meter::new(&session),
         saved_at_step: None,
         is_first_step: true,
+        best_possible_auc: prepared.synthetic.as_ref().map(|report| report.best_auc),
         stop,
         session,
         config,
@@ -228,6 +229,8 @@ struct Run<'a> {
     eval_every: Option<u64>,
     saved_at_step: Option<u64>,
     is_first_step: bool,
+    /// The synthetic data's best possible AUC, where that is the data.
+    best_possible_auc: Option<f64>,
 }
 
 impl Run<'_> {
@@ -340,7 +343,10 @@ impl Run<'_> {
         }
         self.say_what_was_skipped()?;
         let at = self.at();
-        self.reporter.done(at, &done)
+        self.reporter.done(at, &done)?;
+        let reached = done.last_eval.and_then(|eval| eval.metrics.auc).zip(self.best_possible_auc);
+        self.reporter.result(&remarks::last_words(self.config, reached));
+        Ok(())
     }
 
     fn say_what_was_skipped(&mut self) -> Result<()> {

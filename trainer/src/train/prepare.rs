@@ -14,6 +14,9 @@ use headlong_reader::IdMapper;
 use headlong_reader::synthetic::{self, SyntheticOptions, SyntheticReport};
 use std::path::PathBuf;
 
+/// Folder of the synthetic data in the output folder.
+pub(super) const SYNTHETIC_FOLDER: &str = "synthetic-data";
+
 /// The files of a run and what is known of them before training.
 pub struct Prepared {
     /// Training files.
@@ -74,7 +77,7 @@ impl Prepared {
             scale: settings.scale,
             gzip: settings.gzip,
         };
-        let folder = config.run.output_dir.join("synthetic-data");
+        let folder = config.run.output_dir.join(SYNTHETIC_FOLDER);
         reporter.note(&format!(
             "no --data: writing synthetic Criteo-format data, {} + {} rows, to {}",
             count(options.train_rows),

@@ -1,6 +1,8 @@
 //! What scripts and people are told about places: where an error is, which rows were skipped.
 
+use super::prepare::SYNTHETIC_FOLDER;
 use crate::checkpoint::CheckpointError;
+use crate::config::Config;
 use crate::error::Error;
 use crate::report::count;
 use headlong_reader::{ReaderError, SkipReport};
@@ -72,6 +74,25 @@ pub fn skipped(data: &str, report: &SkipReport) -> Option<(String, Map<String, V
     fields.insert("file".to_owned(), json!(first.file));
     fields.insert("line".to_owned(), json!(first.line));
     Some((message, fields))
+}
+
+/// What the run came to and where it was written. `reached` is the AUC and the best possible one, where that is known.
+pub fn last_words(config: &Config, reached: Option<(f64, f64)>) -> String {
+    let mut lines = Vec::new();
+    if let Some((auc, best)) = reached {
+        lines.push(format!(
+            "AUC {auc:.5} of {best:.5}, the best possible on this data: {:.5} below it",
+            best - auc
+        ));
+    }
+    if config.data.train.is_empty() {
+        lines.push(format!("data written to {}", config.run.output_dir.join(SYNTHETIC_FOLDER).display()));
+    }
+    lines.push(match &config.checkpoint.dir {
+        Some(dir) => format!("checkpoints written to {}", dir.display()),
+        None => "no checkpoint was asked for; --checkpoint-dir DIR keeps the model".to_owned(),
+    });
+    lines.join("\n")
 }
 
 #[cfg(test)]

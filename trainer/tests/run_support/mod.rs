@@ -212,7 +212,7 @@ pub fn events(log: &Path) -> Vec<Value> {
 /// The last event of this name.
 pub fn last_event(log: &Path, name: &str) -> Value {
     let events = events(log);
-    let found = events.into_iter().filter(|event| event["event"] == name).next_back();
+    let found = events.into_iter().rfind(|event| event["event"] == name);
     found.unwrap_or_else(|| panic!("no event {name} in {}", log.display()))
 }
 
