@@ -342,11 +342,10 @@ impl Run<'_> {
             self.reporter.note(&format!("trace {}: open it with https://ui.perfetto.dev", file.display()));
         }
         self.say_what_was_skipped()?;
-        let at = self.at();
-        self.reporter.done(at, &done)?;
         let reached = done.last_eval.and_then(|eval| eval.metrics.auc).zip(self.best_possible_auc);
-        self.reporter.result(&remarks::last_words(self.config, reached));
-        Ok(())
+        self.reporter.result(&remarks::what_was_reached(self.config, reached));
+        let at = self.at();
+        self.reporter.done(at, &done)
     }
 
     fn say_what_was_skipped(&mut self) -> Result<()> {

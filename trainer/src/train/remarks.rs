@@ -77,7 +77,7 @@ pub fn skipped(data: &str, report: &SkipReport) -> Option<(String, Map<String, V
 }
 
 /// What the run came to and where it was written. `reached` is the AUC and the best possible one, where that is known.
-pub fn last_words(config: &Config, reached: Option<(f64, f64)>) -> String {
+pub fn what_was_reached(config: &Config, reached: Option<(f64, f64)>) -> String {
     let mut lines = Vec::new();
     if let Some((auc, best)) = reached {
         lines.push(format!(
