@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// What saving asks of a file system. [`SystemFiles`] is the real one.
 pub trait Files: Send + Sync {
@@ -58,47 +57,13 @@ impl Files for SystemFiles {
     }
 
     fn free_bytes(&self, path: &Path) -> Option<u64> {
-        // The standard library has no `statvfs`; POSIX fixes the columns that `df -Pk` prints.
-        let answer = Command::new("df").arg("-Pk").arg("--").arg(path).stderr(Stdio::null()).output().ok()?;
-        answer.status.success().then(|| free_of_df(&String::from_utf8_lossy(&answer.stdout)))?
+        let disk = rustix::fs::statvfs(path).ok()?;
+        disk.f_bavail.checked_mul(disk.f_frsize)
     }
 }
 
 impl FileWriter for File {
     fn sync(&mut self) -> io::Result<()> {
         self.sync_all()
-    }
-}
-
-/// The free bytes in the output of `df -Pk`: the column before the percentage, in KiB.
-fn free_of_df(output: &str) -> Option<u64> {
-    let columns: Vec<&str> = output.lines().nth(1)?.split_whitespace().collect();
-    let percentage = columns.iter().position(|column| column.ends_with('%'))?;
-    let free: u64 = columns[percentage.checked_sub(1)?].parse().ok()?;
-    free.checked_mul(1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn free_space_is_the_column_before_the_percentage() {
-        let output = "Filesystem 1024-blocks Used Available Capacity Mounted on\n\
-                      //host/a share   1000  300       700      30% /mnt/a share\n";
-        assert_eq!(free_of_df(output), Some(700 * 1024));
-        assert_eq!(free_of_df("Filesystem\n"), None);
-        assert_eq!(free_of_df(""), None);
-        assert_eq!(free_of_df("x\n30% a\n"), None);
-    }
-
-    #[test]
-    fn the_system_says_how_much_is_free() {
-        let folder = tempfile::tempdir().unwrap();
-        match SystemFiles.free_bytes(folder.path()) {
-            Some(free) => assert!(free > 0),
-            None => println!("skipped, because `df` is not installed"),
-        }
-        assert_eq!(SystemFiles.free_bytes(&folder.path().join("absent")), None);
     }
 }
