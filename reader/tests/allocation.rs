@@ -23,7 +23,7 @@ mod tests {
     #[test]
     fn a_warm_reader_allocates_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let text = rows(20_000);
+        let text = rows(40_000);
         let plain = folder.path().join("a");
         std::fs::write(&plain, &text).unwrap();
         let packed = folder.path().join("b.zst");
@@ -44,11 +44,16 @@ mod tests {
                 }
             };
             read(100);
-            let before = allocations();
-            read(60);
-            let allocated = allocations() - before;
-            // A buffer may meet its longest content late, once; per batch or per block it would be 60 at least.
-            assert!(allocated <= 8, "{policy}: {allocated} allocations");
+            // One more buffer may enter the round whenever the threads happen to be further apart than ever before, a few
+            // times at most; and a buffer may meet its longest content late, once. What is allocated per batch or per
+            // block comes to 60 at least in every window, so the quietest window tells the two apart.
+            let window = |_| {
+                let before = allocations();
+                read(60);
+                allocations() - before
+            };
+            let windows: Vec<u64> = (0..4).map(window).collect();
+            assert!(windows.iter().any(|&allocated| allocated <= 8), "{policy}: {windows:?} allocations");
         }
     }
 }
