@@ -27,6 +27,8 @@ struct Shared {
     /// Counts jobs, so that a spinning worker sees a new one without the lock.
     generation: AtomicUsize,
     next_task: AtomicUsize,
+    /// Workers that have begun.
+    started: AtomicUsize,
     /// Workers that joined the running job and may still touch it. Raised under the lock only.
     active: AtomicUsize,
     panicked: AtomicBool,
@@ -66,7 +68,11 @@ impl Pool {
                     .spawn(move || work(&shared))
                     .expect("the system starts a thread; without it there is no pool to run on")
             })
-            .collect();
+            .collect::<Vec<_>>();
+        // A thread allocates while it starts. Whoever has a pool has that behind it: no step allocates.
+        while shared.started.load(Ordering::Acquire) < workers.len() {
+            std::thread::yield_now();
+        }
         Self { shared, workers, turn: Mutex::new(()) }
     }
 
@@ -172,6 +178,7 @@ fn take_tasks(next: &AtomicUsize, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
 }
 
 fn work(shared: &Shared) {
+    shared.started.fetch_add(1, Ordering::Release);
     let mut seen = 0;
     loop {
         let mut turns = 0;
