@@ -19,6 +19,9 @@
 //! assert_eq!(alone.node_of(Rank(0)), 0);
 //! ```
 
+pub mod error;
 pub mod topology;
+pub mod transport;
 
+pub use error::{CommError, Result};
 pub use topology::{Rank, Topology};

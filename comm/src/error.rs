@@ -1,0 +1,99 @@
+//! What goes wrong between ranks, with the culprit's name.
+
+use crate::topology::Rank;
+
+/// An error of this room. It can be cloned: every rank, and every call after the first failure, gets the same one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommError {
+    /// A peer did not come to an operation in time.
+    #[error("rank {} has not come to {operation} number {sequence} within {waited_ms} ms (seen from rank {})", culprit.0, seen_by.0)]
+    Timeout {
+        /// Who was waited for.
+        culprit: Rank,
+        /// Who waited.
+        seen_by: Rank,
+        /// The operation.
+        operation: String,
+        /// Its number.
+        sequence: u64,
+        /// How long.
+        waited_ms: u64,
+    },
+    /// A peer's process or thread has ended in the middle of the job.
+    #[error("rank {} is gone: {reason} (seen from rank {})", culprit.0, seen_by.0)]
+    PeerLost {
+        /// Who is gone.
+        culprit: Rank,
+        /// Who noticed.
+        seen_by: Rank,
+        /// What was seen.
+        reason: String,
+    },
+    /// Two ranks are not in the same operation.
+    #[error("rank {} and rank {} are not in the same operation: expected {expected}, found {found}", seen_by.0, culprit.0)]
+    Mismatch {
+        /// The peer.
+        culprit: Rank,
+        /// Who noticed.
+        seen_by: Rank,
+        /// What this rank is doing.
+        expected: String,
+        /// What the peer sent.
+        found: String,
+    },
+    /// A rank has failed for a reason of its own: bad data, a full disk, a panic.
+    #[error("rank {} has failed: {reason}", culprit.0)]
+    Aborted {
+        /// Who failed.
+        culprit: Rank,
+        /// Why.
+        reason: String,
+    },
+    /// A rank was refused when the job came together.
+    #[error("rank {rank} was refused: {reason}")]
+    Refused {
+        /// The rank it said it was.
+        rank: String,
+        /// Why.
+        reason: String,
+    },
+    /// The job did not come together.
+    #[error("the job did not come together: {reason}")]
+    Rendezvous {
+        /// Who is missing, what was expected.
+        reason: String,
+    },
+    /// A setting that cannot work, of the launcher's environment or of the caller.
+    #[error("{setting}: {reason}")]
+    Setting {
+        /// Which.
+        setting: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The system refuses.
+    #[error("{what}: {reason}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// What the system says.
+        reason: String,
+    },
+}
+
+impl CommError {
+    /// Whose fault it is, where that is known.
+    pub fn culprit(&self) -> Option<Rank> {
+        match self {
+            CommError::Timeout { culprit, .. }
+            | CommError::PeerLost { culprit, .. }
+            | CommError::Mismatch { culprit, .. }
+            | CommError::Aborted { culprit, .. } => Some(*culprit),
+            _ => None,
+        }
+    }
+}
+
+/// A result of this room.
+pub type Result<T> = std::result::Result<T, CommError>;
