@@ -9,7 +9,7 @@ use crate::dtype::{DType, Element};
 use crate::error::Result;
 use crate::memory::HostMemory;
 use crate::view::{MatMut, MatRef};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -58,13 +58,28 @@ impl ArenaPlan {
 
     /// Takes one zeroed allocation for all slots.
     pub fn freeze(self) -> Result<Arena> {
-        let memory = Arc::new(HostMemory::zeroed(&self.name, self.bytes())?);
-        let slots = self
-            .slots
-            .into_iter()
-            .map(|plan| Arc::new(Slot { plan, memory: Arc::clone(&memory), users: AtomicI32::new(0) }))
-            .collect();
-        Ok(Arena { slots, memory })
+        let (whole, _) = Self::freeze_together([self])?;
+        Ok(whole)
+    }
+
+    /// Takes one zeroed allocation for several plans, one behind the other: the whole as one arena, and each as its own. They
+    /// share their slots, so that a user of a part is seen by users of the whole.
+    pub fn freeze_together<const N: usize>(plans: [Self; N]) -> Result<(Arena, [Arena; N])> {
+        let name = plans.iter().map(|plan| plan.name.as_str()).next().unwrap_or_default();
+        let bytes = plans.iter().map(Self::bytes).sum();
+        let memory = Arc::new(HostMemory::zeroed(name, bytes)?);
+        let mut start = 0;
+        let parts = plans.map(|plan| {
+            let range = start..start + plan.bytes();
+            start = range.end;
+            let slots = plan.slots.into_iter().map(|mut slot| {
+                slot.offset_bytes += range.start;
+                Arc::new(Slot { plan: slot, memory: Arc::clone(&memory), users: AtomicI32::new(0) })
+            });
+            Arena { slots: slots.collect(), memory: Arc::clone(&memory), range }
+        });
+        let slots = parts.iter().flat_map(|part| part.slots.iter().cloned()).collect();
+        Ok((Arena { slots, memory, range: 0..bytes }, parts))
     }
 }
 
@@ -73,6 +88,8 @@ impl ArenaPlan {
 pub struct Arena {
     slots: Vec<Arc<Slot>>,
     memory: Arc<HostMemory>,
+    /// Its bytes of the memory.
+    range: Range<usize>,
 }
 
 impl Arena {
@@ -90,7 +107,7 @@ impl Arena {
 
     /// Bytes taken.
     pub fn bytes(&self) -> usize {
-        self.memory.bytes()
+        self.range.len()
     }
 
     /// All slots as one writable list of `T`, gaps of alignment included, while nobody else uses any of them.
@@ -335,7 +352,10 @@ pub struct WriteAll<'a, T: Element> {
 }
 
 fn whole<T: Element>(arena: &Arena) -> (*mut T, usize) {
-    (arena.memory.start().as_ptr().cast(), arena.memory.bytes() / size_of::<T>())
+    assert!(arena.range.end <= arena.memory.bytes(), "an arena lies in its memory");
+    // SAFETY: the start of the range lies inside the mapping, by the line above.
+    let start = unsafe { arena.memory.start().add(arena.range.start) };
+    (start.as_ptr().cast(), arena.range.len() / size_of::<T>())
 }
 
 impl<T: Element> Deref for ReadAll<'_, T> {
@@ -400,6 +420,25 @@ mod tests {
         a.rows_range(1, 2).write::<f32>().row_mut(1).fill(2.0);
         assert_eq!(a.read::<f32>().row(2), [2.0; 5]);
         assert_eq!(b.rows_range(2, 0).read::<f32>().data().len(), 0);
+    }
+
+    #[test]
+    fn arenas_of_one_memory_lie_one_behind_the_other() {
+        let plan = |name: &str, rows| {
+            let mut plan = ArenaPlan::new(name);
+            let slot = plan.matrix(name, DType::F32, rows, 3);
+            (plan, slot)
+        };
+        let ((first, a), (second, b)) = (plan("a", 2), plan("b", 5));
+        let (whole, [first, second]) = ArenaPlan::freeze_together([first, second]).unwrap();
+        first.mat(a).write::<f32>().data_mut().fill(1.0);
+        second.write_all::<f32>().fill(2.0);
+        assert_eq!(second.mat(b).read::<f32>().row(4), [2.0; 3]);
+        assert_eq!((first.bytes(), second.bytes(), whole.bytes()), (64, 64, 128));
+        let all = whole.read_all::<f32>();
+        assert_eq!((all[0], all[6], all[16], all[31]), (1.0, 0.0, 2.0, 2.0));
+        let taken = std::panic::catch_unwind(|| drop(first.mat(a).write::<f32>()));
+        assert!(taken.is_err(), "the whole is being read, so no part may be written");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::linear::{
 };
 use headlong_device::{Arena, ArenaPlan, DType, Mat, SlotId, Stream};
 
-/// The three plans that stacks add their slots to. Any part of the model may add slots of its own.
+/// The plans that stacks add their slots to. Any part of the model may add slots of its own.
 #[derive(Debug, Clone)]
 pub struct Plans {
     /// Parameters, in the order in which stacks were added: `bottom.0.weight`, `bottom.0.bias`, `bottom.1.weight`, ….
@@ -38,6 +38,8 @@ pub struct Plans {
     pub parameters: ArenaPlan,
     /// Outputs of layers, their gradients, packed weights.
     pub activations: ArenaPlan,
+    /// Gradients of others that lie before those of the parameters, in one memory with them, so that one all-reduce takes both.
+    pub leading: ArenaPlan,
 }
 
 /// The arenas made from [`Plans`].
@@ -47,6 +49,10 @@ pub struct Arenas {
     pub parameters: Arena,
     /// Gradients, laid out as the parameters.
     pub gradients: Arena,
+    /// What was planned to lie before the gradients.
+    pub leading: Arena,
+    /// Both, as one: what an all-reduce takes.
+    pub reduced: Arena,
     /// Everything else.
     pub activations: Arena,
 }
@@ -55,7 +61,9 @@ impl Plans {
     /// Empty plans.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        Self { parameters: ArenaPlan::new("parameters"), activations: ArenaPlan::new("activations") }
+        let [parameters, activations, leading] =
+            ["parameters", "activations", "gradients"].map(ArenaPlan::new);
+        Self { parameters, activations, leading }
     }
 
     /// Takes the memory: one allocation each for parameters, gradients and activations.
@@ -63,8 +71,12 @@ impl Plans {
     /// # Errors
     /// When the system refuses it.
     pub fn freeze(self) -> Result<Arenas> {
+        let (reduced, [leading, gradients]) =
+            ArenaPlan::freeze_together([self.leading, self.parameters.clone()])?;
         Ok(Arenas {
-            gradients: self.parameters.clone().freeze()?,
+            reduced,
+            leading,
+            gradients,
             parameters: self.parameters.freeze()?,
             activations: self.activations.freeze()?,
         })
@@ -123,7 +135,7 @@ impl MlpSpec<'_> {
         let (inputs, width) = (self.widths[index], self.widths[index + 1]);
         let last = index + 2 == self.widths.len();
         let name = format!("{}.{index}", self.name);
-        let Plans { parameters, activations } = plans;
+        let Plans { parameters, activations, .. } = plans;
         let weights =
             WeightsPlan::add_to(parameters, activations, &format!("{name}.weight"), (width, inputs));
         let bias = parameters.matrix(&format!("{name}.bias"), DType::F32, 1, width);
@@ -256,6 +268,8 @@ pub struct MlpBackwardArgs<'a> {
     pub d_x: Option<&'a Mat>,
     /// Adds to the parameters' gradients instead of overwriting them.
     pub accumulate: bool,
+    /// Samples of one block of the sums over samples ([`crate::sum::block_len`]).
+    pub block_len: usize,
 }
 
 impl Mlp {
@@ -333,6 +347,7 @@ impl Mlp {
                     d_w: &layer.d_weight,
                     d_b: &layer.d_bias,
                     partials: layer.partials.as_ref(),
+                    block_len: args.block_len,
                     accumulate: args.accumulate,
                 },
             );

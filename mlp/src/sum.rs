@@ -15,10 +15,15 @@ use headlong_device::pool::Pool;
 use headlong_device::{MatMut, vectorized};
 use std::ops::Range;
 
-/// The samples of block `index` when `num_samples` are cut into `sum_blocks`: equal blocks, the last ones shorter or empty.
-pub fn block(num_samples: usize, sum_blocks: usize, index: usize) -> Range<usize> {
-    let len = num_samples.div_ceil(sum_blocks);
-    (index * len).min(num_samples)..((index + 1) * len).min(num_samples)
+/// Samples of one block when `num_samples` are cut into `sum_blocks`. A rank that holds some of the blocks takes the length from the
+/// batch of all ranks, so that its last block may be short where another's is not.
+pub fn block_len(num_samples: usize, sum_blocks: usize) -> usize {
+    num_samples.div_ceil(sum_blocks)
+}
+
+/// The samples of block `index` of `num_samples`, `block_len` a block: equal blocks, the last ones shorter or empty.
+pub fn block(num_samples: usize, block_len: usize, index: usize) -> Range<usize> {
+    (index * block_len).min(num_samples)..((index + 1) * block_len).min(num_samples)
 }
 
 /// Calls `add(into, from)` for each pair of the tree over `count` blocks; block 0 ends up with the sum.
@@ -77,7 +82,8 @@ mod tests {
     #[test]
     fn blocks_cover_the_samples_in_order() {
         for (samples, blocks) in [(8, 4), (10, 4), (3, 8), (0, 2), (7, 1)] {
-            let all: Vec<usize> = (0..blocks).flat_map(|index| block(samples, blocks, index)).collect();
+            let len = block_len(samples, blocks);
+            let all: Vec<usize> = (0..blocks).flat_map(|index| block(samples, len, index)).collect();
             assert_eq!(all, (0..samples).collect::<Vec<_>>());
         }
     }

@@ -63,16 +63,22 @@ fn step(model: &Model, stream: &Stream, number: u64) {
     dot::forward(stream, &dot::ForwardArgs { bottom: bottom_out, vectors, out: top_in });
     model.top.forward(stream, top_in, logits);
     let scale = 1.0 / SAMPLES as f32;
+    let block_len = headlong_mlp::sum::block_len(SAMPLES, sums.rows());
     let loss = Loss::BceWithLogits;
-    loss::forward_backward(stream, &LossArgs { loss, logits, labels, d_logits, sums, scale });
+    loss::forward_backward(stream, &LossArgs { loss, logits, labels, d_logits, sums, block_len, scale });
     let d_x = Some(d_top_in);
-    model.top.backward(stream, &MlpBackwardArgs { x: top_in, d_z: d_logits, d_x, accumulate: false });
+    model
+        .top
+        .backward(stream, &MlpBackwardArgs { x: top_in, d_z: d_logits, d_x, accumulate: false, block_len });
     let bottom_activation = Activation::Relu;
     let bottom = bottom_out;
     let d_out = d_top_in;
     let args = dot::BackwardArgs { bottom, vectors, d_out, d_bottom, d_vectors, bottom_activation };
     dot::backward(stream, &args);
-    model.bottom.backward(stream, &MlpBackwardArgs { x: dense, d_z: d_bottom, d_x: None, accumulate: false });
+    model.bottom.backward(
+        stream,
+        &MlpBackwardArgs { x: dense, d_z: d_bottom, d_x: None, accumulate: false, block_len },
+    );
     let args = StepArgs {
         weights: &model.arenas.parameters,
         gradients: &model.arenas.gradients,

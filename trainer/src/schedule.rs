@@ -192,6 +192,7 @@ fn loss(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
         labels: &call.now.labels.rows_range(first, count),
         d_logits: &model.d_logits.rows_range(first, count),
         sums: &model.loss_sums.rows_range(call.micro_batch * model.sum_blocks, model.sum_blocks),
+        block_len: count.div_ceil(model.sum_blocks),
         scale: 1.0 / call.num_samples as f32,
     };
     headlong_mlp::loss::forward_backward(stream, &args);
@@ -205,6 +206,7 @@ fn top_backward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
         d_z: &model.d_logits.rows_range(first, count),
         d_x: Some(&model.d_top_in.first_rows(count)),
         accumulate: call.micro_batch > 0,
+        block_len: count.div_ceil(model.sum_blocks),
     };
     model.top.backward(stream, &args);
     Ok(())
@@ -235,6 +237,7 @@ fn bottom_backward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()
         d_z: &model.d_bottom_out.first_rows(count),
         d_x: None,
         accumulate: call.micro_batch > 0,
+        block_len: count.div_ceil(model.sum_blocks),
     };
     model.bottom.backward(stream, &args);
     Ok(())

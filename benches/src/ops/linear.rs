@@ -51,8 +51,15 @@ fn layer(harness: &mut Harness, samples: usize, inputs: usize, outputs: usize) -
     measure("forward", &mut || forward(&stream, &args));
     let args = BackwardDataArgs { d_z: &d_z, w: &w, d_x: &d_x, mask: Some(&x) };
     measure("backward data", &mut || backward_data(&stream, &args));
-    let args =
-        BackwardWeightsArgs { x: &x, d_z: &d_z, d_w: &d_w, d_b: &d_b, partials: None, accumulate: false };
+    let args = BackwardWeightsArgs {
+        x: &x,
+        d_z: &d_z,
+        d_w: &d_w,
+        d_b: &d_b,
+        partials: None,
+        block_len: usize::MAX,
+        accumulate: false,
+    };
     measure("backward weights", &mut || backward_weights(&stream, &args));
     Ok(())
 }

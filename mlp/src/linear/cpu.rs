@@ -44,7 +44,7 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
             sum_block(pool, x.view(), d_z.view(), sums, args.accumulate);
         }
         Some(partials) => {
-            sum_all_blocks(pool, x.view(), d_z.view(), partials);
+            sum_all_blocks(pool, x.view(), d_z.view(), partials, args.block_len);
             let count = partials.sum_blocks;
             add_blocks(
                 pool,
@@ -64,11 +64,11 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
     }
 }
 
-fn sum_all_blocks(pool: &Pool, x: MatRef<'_>, d_z: MatRef<'_>, partials: &Partials) {
+fn sum_all_blocks(pool: &Pool, x: MatRef<'_>, d_z: MatRef<'_>, partials: &Partials, block_len: usize) {
     let (mut weight, mut bias) = (partials.weight.write::<f32>(), partials.bias.write::<f32>());
     let (mut weight, mut bias) = (weight.view(), bias.view());
     for index in 0..partials.sum_blocks {
-        let samples = block(x.rows(), partials.sum_blocks, index);
+        let samples = block(x.rows(), block_len, index);
         let (first, count) = (samples.start, samples.len());
         let outputs = d_z.cols();
         let sums = (weight.rows_range_mut(index * outputs, outputs), bias.rows_range_mut(index, 1));

@@ -105,6 +105,8 @@ pub struct BackwardWeightsArgs<'a> {
     pub d_b: &'a Mat,
     /// Sums of the blocks of samples; none for one block.
     pub partials: Option<&'a Partials>,
+    /// Samples of one block ([`crate::sum::block_len`]), where there are blocks; they hold all samples.
+    pub block_len: usize,
     /// Adds to what the gradients hold instead of overwriting them.
     pub accumulate: bool,
 }

@@ -61,6 +61,7 @@ impl Layer {
                 d_w: &d_w,
                 d_b: &d_b,
                 partials,
+                block_len: samples.div_ceil(sum_blocks),
                 accumulate: *accumulate,
             };
             backward_weights(stream, &args);
@@ -192,7 +193,8 @@ fn masks_in_place() {
 fn wrong_shapes_are_refused_by_name() {
     let mat = |name, rows, cols| frozen(name, rows, cols, &[]);
     let (x, d_z, d_w, d_b) = (mat("x", 4, 3), mat("d_z", 4, 2), mat("d_w", 3, 2), mat("d_b", 1, 2));
+    let (partials, block_len, accumulate) = (None, 4, false);
     let args =
-        BackwardWeightsArgs { x: &x, d_z: &d_z, d_w: &d_w, d_b: &d_b, partials: None, accumulate: false };
+        BackwardWeightsArgs { x: &x, d_z: &d_z, d_w: &d_w, d_b: &d_b, partials, block_len, accumulate };
     backward_weights(&Stream::cpu(1), &args);
 }

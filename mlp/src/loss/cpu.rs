@@ -12,10 +12,10 @@ const TILE_ROWS: usize = 256;
 pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
     let (logits, labels) = (args.logits.read::<f32>(), args.labels.read::<f32>());
     let (mut gradient, mut sums) = (args.d_logits.write::<f32>(), args.sums.write::<f32>());
-    let (logits, labels, count) = (logits.view(), labels.view(), sums.view().rows());
+    let (logits, labels) = (logits.view(), labels.view());
     gradients(stream.pool(), args, (logits, labels), gradient.view());
     for_each_row(stream.pool(), sums.view(), &|index, row| {
-        let samples = block(logits.rows(), count, index);
+        let samples = block(logits.rows(), args.block_len, index);
         let sum: f64 = samples.map(|s| loss(args.loss, logits.row(s)[0], labels.row(s)[0]).0).sum();
         let rounded = sum as f32;
         // Infinity less infinity would be NaN.

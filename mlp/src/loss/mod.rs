@@ -56,6 +56,8 @@ pub struct LossArgs<'a> {
     pub d_logits: &'a Mat,
     /// Sums of the losses per block of samples, blocks × 2; overwritten. Its rows say how many blocks.
     pub sums: &'a Mat,
+    /// Samples of one block ([`crate::sum::block_len`]); all blocks together hold all samples.
+    pub block_len: usize,
     /// Factor of the gradient.
     pub scale: f32,
 }
@@ -68,6 +70,7 @@ pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
     }
     assert_eq!(args.sums.cols(), 2, "a block's sum is two numbers");
     assert!((1..=MAX_SUM_BLOCKS).contains(&args.sums.rows()), "1 to {MAX_SUM_BLOCKS} blocks");
+    assert!(args.sums.rows().saturating_mul(args.block_len) >= samples, "the blocks hold all samples");
     match stream.device() {
         Device::Cpu => cpu::forward_backward(stream, args),
         device => unreachable!("no stream of {device} can be made in this build"),

@@ -14,10 +14,10 @@ fn run(
     let n = logits.len();
     let (logits, labels) = (frozen("logits", n, 1, logits), frozen("labels", n, 1, labels));
     let (d_logits, sums) = (frozen("d_logits", n, 1, &[]), frozen("sums", blocks, 2, &[]));
-    let args =
-        LossArgs { loss: kind, logits: &logits, labels: &labels, d_logits: &d_logits, sums: &sums, scale };
+    let (labels, d_logits, sums, block_len) = (&labels, &d_logits, &sums, n.div_ceil(blocks));
+    let args = LossArgs { loss: kind, logits: &logits, labels, d_logits, sums, block_len, scale };
     forward_backward(&Stream::cpu(threads), &args);
-    (total(&sums), values(&d_logits))
+    (total(sums), values(d_logits))
 }
 
 #[test]

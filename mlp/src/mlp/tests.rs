@@ -1,6 +1,7 @@
 use super::*;
 use crate::loss::{self, Loss, LossArgs};
 use crate::oracle;
+use crate::sum::block_len;
 use crate::testing::{frozen, values};
 use headlong_device::testing::uniform;
 
@@ -46,8 +47,13 @@ impl Model {
         self.stack.forward(stream, &self.x, &y);
         let (logits, labels, d_logits, sums) = (&y, &self.labels, &self.d_y, &self.sums);
         let loss = Loss::BceWithLogits;
-        loss::forward_backward(stream, &LossArgs { loss, logits, labels, d_logits, sums, scale: 1.0 });
-        let args = MlpBackwardArgs { x: &self.x, d_z: &self.d_y, d_x: Some(&self.d_x), accumulate };
+        let block_len = block_len(SAMPLES, sums.rows());
+        loss::forward_backward(
+            stream,
+            &LossArgs { loss, logits, labels, d_logits, sums, block_len, scale: 1.0 },
+        );
+        let args =
+            MlpBackwardArgs { x: &self.x, d_z: &self.d_y, d_x: Some(&self.d_x), accumulate, block_len };
         self.stack.backward(stream, &args);
         loss::total(&self.sums)
     }
