@@ -89,11 +89,30 @@ keys! {
     "run.schedule": "\"serial\", \"overlapped\" or \"captured\"; changes no result",
     "run.transport": "\"auto\", \"local\", \"shm\", \"tcp\", \"nccl\" or \"verbs\"",
     "run.output_dir": "folder for everything that is written and has no folder of its own",
+    "comm.ranks_per_node": "ranks of one node where ranks are threads; 0: all on one node",
+    "comm.exchange": "\"auto\", \"flat\" or \"hierarchical\"; changes no result",
+    "comm.ids": "\"auto\", \"exchange\" or \"known\" (every rank holds the ids of the whole batch); changes no result",
+    "comm.deduplicate": "\"auto\", \"off\", \"rank\" or \"node\"; changes no result",
+    "comm.compress": "\"none\" or \"bf16\": what vectors are rounded to on the way",
+    "comm.deadline_s": "seconds after which a rank that does not come to an exchange ends the run",
+    "hybrid.statistics_batches": "batches read before the first step to learn how frequent each row is",
+    "hybrid.latency_table": "measured latencies (`headlong bench tune`); unset: defaults of the transport",
+    "hybrid.max_replicated_bytes": "bytes of a rank for replicated rows; 0: a quarter of its memory",
+    "hybrid.repartition_drift": "lost share of covered lookups at which the split is made anew; 0: never",
 }
 
 /// Whether `path` is a key or a section of keys.
 pub fn is_known(path: &str) -> bool {
     KEYS.iter().any(|key| key.path == path || is_section_of(path, key.path))
+}
+
+/// The full path of a key: itself, or the only known key with this last word (`sum_blocks` for `train.sum_blocks`).
+pub fn full_path(path: &str) -> &str {
+    let mut same_word = KEYS.iter().filter(|key| key.path.rsplit('.').next() == Some(path));
+    match (same_word.next(), same_word.next()) {
+        (Some(only), None) => only.path,
+        _ => path,
+    }
 }
 
 /// Whether `path` names a section that holds keys, such as `optimizer.sparse`.

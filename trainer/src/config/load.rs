@@ -48,7 +48,7 @@ impl Config {
         let Some((key, text)) = argument.split_once('=') else {
             return Err(Error::Usage(format!("--set expects KEY=VALUE, found \"{argument}\"")));
         };
-        let (key, text) = (key.trim(), text.trim());
+        let (key, text) = (keys::full_path(key.trim()), text.trim());
         if !keys::is_known(key) || keys::is_section(key) {
             return Err(unknown("--set".to_owned(), key));
         }

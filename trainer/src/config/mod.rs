@@ -11,12 +11,14 @@
 //! assert_eq!(config.model.dim, 16);
 //! ```
 
+mod comm;
 pub mod keys;
 pub mod load;
 mod optimizers;
 pub mod render;
 pub mod validate;
 
+pub use comm::{CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, HybridConfig, IdsChoice};
 pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
 };
@@ -46,6 +48,10 @@ pub struct Config {
     pub checkpoint: CheckpointConfig,
     /// How the run uses the machine. Nothing here changes a result, except `ranks` where `train.sum_blocks` is unset.
     pub run: RunConfig,
+    /// How ranks exchange what the tables need. Changes no result, but for `compress`.
+    pub comm: CommConfig,
+    /// Which rows are replicated. Changes no result.
+    pub hybrid: HybridConfig,
 }
 
 /// The model: DLRM as published (docs/numerics.md names the initialisation and the order of the interaction).

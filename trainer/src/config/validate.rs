@@ -1,8 +1,8 @@
 //! Refuses values that cannot work, before anything is read or allocated.
 
 use super::{
-    CacheData, Config, DeviceChoice, EvalEvery, Hybrid, Ids, Interaction, Precision, ROWS_FROM_DICTIONARY,
-    ScheduleChoice, TableRows, TransportChoice,
+    CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, Interaction, Precision,
+    ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice,
 };
 use crate::error::{Error, Result};
 use crate::preset;
@@ -17,6 +17,7 @@ impl Config {
         self.validate_tables()?;
         self.validate_train()?;
         self.validate_rest()?;
+        self.validate_ranks()?;
         refuse_unsupported(self)
     }
 
@@ -150,6 +151,40 @@ impl Config {
         at_least_one("train.log_every", usize::try_from(train.log_every).unwrap_or(usize::MAX))
     }
 
+    /// A batch is cut into blocks, and a rank holds a subtree of them: then the sums of all ranks have the shape of one rank's.
+    fn validate_ranks(&self) -> Result<()> {
+        let (ranks, blocks) = (self.run.ranks, self.sum_blocks());
+        if ranks > 1 && !(blocks.is_multiple_of(ranks) && (blocks / ranks).is_power_of_two()) {
+            return Err(Error::contradiction(
+                format!("train.sum_blocks = {blocks}"),
+                format!("run.ranks = {ranks}"),
+                "with several ranks, sum_blocks is the number of ranks times a power of two",
+            ));
+        }
+        if self.comm.deduplicate == DeduplicateChoice::Off && ranks > 1 && blocks != ranks {
+            return Err(Error::contradiction(
+                "comm.deduplicate = \"off\"",
+                format!("train.sum_blocks = {blocks}"),
+                "without deduplication owners sum one block of each rank: leave sum_blocks unset",
+            ));
+        }
+        if self.comm.ranks_per_node > ranks {
+            return Err(Error::config(
+                "comm.ranks_per_node",
+                format!("expected 0 to run.ranks = {ranks}, found {}", self.comm.ranks_per_node),
+            ));
+        }
+        positive("comm.deadline_s", self.comm.deadline_s)?;
+        let drift = self.hybrid.repartition_drift;
+        if !(0.0..1.0).contains(&drift) {
+            return Err(Error::config(
+                "hybrid.repartition_drift",
+                format!("expected 0 to below 1, found {drift}"),
+            ));
+        }
+        Ok(())
+    }
+
     /// Refuses to train without data: a forgotten flag must not end in a run on made-up rows.
     ///
     /// # Errors
@@ -256,28 +291,22 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
         "run.device = \"cuda\"".into(),
         "the processor alone (\"cpu\")",
     )?;
-    refuse(run.ranks > 1, format!("run.ranks = {}", run.ranks), "one rank")?;
     refuse(
-        run.eval_ranks.is_some_and(|n| n > 1),
-        format!("run.eval_ranks = {:?}", run.eval_ranks),
-        "one rank",
+        run.eval_ranks.is_some_and(|count| count != run.ranks),
+        format!("run.eval_ranks = {}", run.eval_ranks.unwrap_or(0)),
+        "evaluation on all ranks alone",
     )?;
     let precision = config.train.precision;
     refuse(precision != Precision::F32, format!("train.precision = {}", quoted(&precision)), "f32 alone")?;
     refuse(
-        run.schedule != ScheduleChoice::Serial,
+        run.schedule == ScheduleChoice::Captured,
         format!("run.schedule = {}", quoted(&run.schedule)),
-        "the serial schedule (\"serial\")",
+        "the schedules \"serial\" and \"overlapped\"; graphs are captured on a CUDA device",
     )?;
     refuse(
-        !matches!(run.transport, TransportChoice::Auto | TransportChoice::Local),
+        !matches!(run.transport, TransportChoice::Auto | TransportChoice::Local | TransportChoice::Tcp),
         format!("run.transport = {}", quoted(&run.transport)),
-        "\"local\" alone",
-    )?;
-    refuse(
-        matches!(run.hybrid, Hybrid::Rows(_)),
-        format!("run.hybrid = \"{}\"", String::from(run.hybrid)),
-        "one rank, which owns every row: \"off\" and \"auto\" are the same",
+        "\"local\" (ranks of one process) and \"tcp\" (processes)",
     )?;
     refuse(
         !matches!(config.data.cache, CacheData::Off | CacheData::Auto),

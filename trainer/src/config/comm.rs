@@ -1,0 +1,106 @@
+//! The settings of exchanges between ranks and of the hybrid split. None of them changes a result at the same number of
+//! ranks, but `comm.compress`.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// How ranks exchange what the tables need.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommConfig {
+    /// Ranks of one node, where ranks are threads of one process; 0: all on one node. Processes know their nodes.
+    pub ranks_per_node: usize,
+    /// How vectors travel between nodes.
+    pub exchange: ExchangeChoice,
+    /// How an owner learns which rows are wanted.
+    pub ids: IdsChoice,
+    /// Where equal rows of a batch become one request.
+    pub deduplicate: DeduplicateChoice,
+    /// What vectors and their gradients are rounded to on the way.
+    pub compress: CompressChoice,
+    /// Seconds after which a rank that does not come to an exchange ends the run.
+    pub deadline_s: f64,
+}
+
+impl Default for CommConfig {
+    fn default() -> Self {
+        Self {
+            ranks_per_node: 0,
+            exchange: ExchangeChoice::Auto,
+            ids: IdsChoice::Auto,
+            deduplicate: DeduplicateChoice::Auto,
+            compress: CompressChoice::None,
+            deadline_s: 120.0,
+        }
+    }
+}
+
+/// How the hybrid split is found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HybridConfig {
+    /// Batches that are read before the first step to learn how frequent each row is.
+    pub statistics_batches: u64,
+    /// Measured latencies of exchanges (`headlong bench tune`). Unset: documented defaults of the transport.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_table: Option<PathBuf>,
+    /// Bytes of one rank that replicated rows may take, their optimiser state and gradients included; 0: a quarter of memory.
+    pub max_replicated_bytes: u64,
+    /// At an evaluation, the split is made anew where the replicated rows cover this much less of the lookups than when it was
+    /// made (0.05: five points of a hundred); 0: never.
+    pub repartition_drift: f64,
+}
+
+impl Default for HybridConfig {
+    fn default() -> Self {
+        Self { statistics_batches: 50, latency_table: None, max_replicated_bytes: 0, repartition_drift: 0.0 }
+    }
+}
+
+/// How vectors travel between nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExchangeChoice {
+    /// Hierarchical where there are several nodes with several ranks each.
+    Auto,
+    /// Every rank sends to every other.
+    Flat,
+    /// Inside the node to the peer with the destination's local rank, then once across.
+    Hierarchical,
+}
+
+/// How an owner learns which rows are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IdsChoice {
+    /// By cost.
+    Auto,
+    /// Every rank asks for the rows of its slice.
+    Exchange,
+    /// Every rank holds the ids of the whole batch and finds out for itself.
+    Known,
+}
+
+/// Where equal rows of a batch become one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeduplicateChoice {
+    /// On the rank, or in the node where that sends less.
+    Auto,
+    /// Nowhere: one vector a lookup. For comparison.
+    Off,
+    /// On each rank.
+    Rank,
+    /// On each node.
+    Node,
+}
+
+/// What vectors and their gradients are rounded to on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CompressChoice {
+    /// Nothing: f32 as they are.
+    None,
+    /// bfloat16: half the bytes, eight bits of precision.
+    Bf16,
+}
