@@ -48,6 +48,13 @@ impl InitialValues {
         let tail = &mut body[done..];
         self.rng.fill_uniform(first_element + done as u64, -self.bound, self.bound, tail);
     }
+
+    /// Fills `out`, rows of `dim` elements, with the values of the rows `row_of(0)`, `row_of(1)`, …
+    pub fn fill_rows(&self, dim: usize, row_of: impl Fn(u64) -> u64, out: &mut [f32]) {
+        for (index, row) in (0..).zip(out.chunks_exact_mut(dim)) {
+            self.fill(row_of(index) * dim as u64, row);
+        }
+    }
 }
 
 vectorized! {

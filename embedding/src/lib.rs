@@ -84,7 +84,7 @@ mod vector;
 pub use checkpoint::{RowSink, RowSource, SavedRows, TensorSpec};
 pub use error::{EmbeddingError, Result};
 pub use ids::Ids;
-pub use registry::{Registry, TableEnv, TableKind};
+pub use registry::{Registry, Shard, TableEnv, TableKind};
 pub use route::{Route, TableRoute};
 pub use set::{EmbeddingSet, SetOptions};
 pub use table::{

@@ -1,6 +1,7 @@
 //! Kinds of tables by name, so that a configuration can ask for a table its author wrote.
 
 use crate::error::{EmbeddingError, Result};
+use crate::init::InitialValues;
 use crate::table::{EmbeddingTable, MemoryNeeds, TableSpec};
 use crate::tables::dense::DenseKind;
 use headlong_device::Stream;
@@ -18,6 +19,36 @@ pub struct TableEnv<'a> {
     pub seed: u64,
     /// Position of the table in its model: with the seed it names the table's random numbers.
     pub table_index: u64,
+    /// Which rows of the model's table this one holds; `None` for all of them.
+    pub shard: Option<Shard<'a>>,
+}
+
+/// The part of a table that one owner builds: [`TableSpec::rows`] counts its local rows.
+#[derive(Clone, Copy)]
+pub struct Shard<'a> {
+    /// Rows of the model's table, which bound the initial values.
+    pub table_rows: u64,
+    /// Row index of a local row. Initial values go by it, so that they do not depend on placement.
+    pub row_of_local: &'a (dyn Fn(u64) -> u64 + Sync),
+}
+
+impl std::fmt::Debug for Shard<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shard").field("table_rows", &self.table_rows).finish_non_exhaustive()
+    }
+}
+
+impl TableEnv<'_> {
+    /// Row index, in the model's table, of local row `local_row` of the table that is built.
+    pub fn row_of_local(&self, local_row: u64) -> u64 {
+        self.shard.map_or(local_row, |shard| (shard.row_of_local)(local_row))
+    }
+
+    /// Initial values of the model's table: those of local row `r` are its elements from `row_of_local(r) · dim` on.
+    pub fn initial_values(&self, spec: &TableSpec) -> InitialValues {
+        let rows = self.shard.map_or(spec.rows, |shard| shard.table_rows);
+        InitialValues::new(&TableSpec { rows, ..spec.clone() }, self.seed, self.table_index)
+    }
 }
 
 /// Builds tables of one kind.

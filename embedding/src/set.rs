@@ -101,6 +101,7 @@ impl EmbeddingSet {
                 optimizer: &options.optimizer,
                 seed: options.seed,
                 table_index: index as u64,
+                shard: None,
             };
             let table = registry.kind(spec)?.build(spec, &env)?;
             tables.push(slot(table, spec, width, options.max_ids[index], &options.optimizer)?);

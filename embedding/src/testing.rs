@@ -68,7 +68,7 @@ struct Subject {
 impl Subject {
     fn new(kind: &dyn TableKind, spec: &TableSpec, optimizer: Optimizer, threads: usize, seed: u64) -> Self {
         let stream = Stream::cpu(threads);
-        let env = TableEnv { stream: &stream, optimizer: &optimizer, seed, table_index: 2 };
+        let env = TableEnv { stream: &stream, optimizer: &optimizer, seed, table_index: 2, shard: None };
         let table = kind
             .build(spec, &env)
             .unwrap_or_else(|error| panic!("a table with {} is not built: {error}", optimizer.name()));

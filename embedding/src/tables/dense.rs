@@ -2,7 +2,6 @@
 
 use crate::checkpoint::{RowSink, RowSource, TensorSpec, rows_at_once};
 use crate::error::{EmbeddingError, Result};
-use crate::init::InitialValues;
 use crate::registry::{TableEnv, TableKind};
 use crate::table::{EmbeddingTable, Keys, MemoryNeeds, PlainRows, Rows, SparseStep, TableSpec};
 use headlong_device::{ArenaPlan, DType, Mat, MatMut, MatRef, Stream};
@@ -65,8 +64,15 @@ impl DenseTable {
 
     fn initialise(&self, env: &TableEnv) {
         let pool = env.stream.pool();
-        let values = InitialValues::new(&self.spec, env.seed, env.table_index);
-        if !values.are_zero() {
+        let values = env.initial_values(&self.spec);
+        if !values.are_zero() && env.shard.is_some() {
+            let dim = self.spec.dim;
+            let rows_at_once = (INIT_CHUNK / dim).max(1);
+            pool.chunks_mut(self.rows.weights.write::<f32>().data_mut(), rows_at_once * dim, |chunk, out| {
+                let first = (chunk * rows_at_once) as u64;
+                values.fill_rows(dim, |index| env.row_of_local(first + index), out);
+            });
+        } else if !values.are_zero() {
             pool.chunks_mut(self.rows.weights.write::<f32>().data_mut(), INIT_CHUNK, |chunk, out| {
                 values.fill((chunk * INIT_CHUNK) as u64, out);
             });
