@@ -71,6 +71,36 @@ pub enum EmbeddingError {
         /// Rows of the table; valid indices are below.
         rows: u64,
     },
+    /// Weights came with bags that cannot be weighted, or another number of them.
+    #[error("table `{table}`: weights of bags: {reason}")]
+    Weights {
+        /// Name of the table.
+        table: String,
+        /// What was found and what would do.
+        reason: String,
+    },
+    /// A table cannot be placed like this.
+    #[error("table `{table}`: placement: {reason}")]
+    Placement {
+        /// Name of the table.
+        table: String,
+        /// What is wrong, and what would do.
+        reason: String,
+    },
+    /// Another rank asked its owner for a row that the owner does not keep: the ranks disagree on the partition.
+    #[error(
+        "table `{table}`: source {source_index} asks for local row {row}, this owner keeps {rows} rows: ranks disagree on the partition"
+    )]
+    AskedRow {
+        /// Name of the table.
+        table: String,
+        /// Which of the sources asked.
+        source_index: usize,
+        /// The local row asked for.
+        row: u64,
+        /// Local rows there are.
+        rows: u64,
+    },
     /// Rows were asked for that a tensor does not have.
     #[error("table `{table}`, tensor `{tensor}`: rows {first_row}+{count} of {rows}")]
     RowRange {

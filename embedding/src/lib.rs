@@ -68,6 +68,7 @@
 
 pub mod checkpoint;
 pub mod error;
+pub mod hybrid;
 pub mod ids;
 pub mod init;
 pub mod lookup;
@@ -83,7 +84,7 @@ mod vector;
 
 pub use checkpoint::{RowSink, RowSource, SavedRows, TensorSpec};
 pub use error::{EmbeddingError, Result};
-pub use ids::Ids;
+pub use ids::{Ids, WeightedIds};
 pub use registry::{Registry, Shard, TableEnv, TableKind};
 pub use route::{Route, TableRoute};
 pub use set::{EmbeddingSet, SetOptions};

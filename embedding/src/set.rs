@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{RowSink, RowSource, TensorSpec};
 use crate::error::{EmbeddingError, Result};
-use crate::ids::{Ids, num_samples};
+use crate::ids::{Ids, bags_of, num_samples};
 use crate::lookup::{LookupArgs, lookup};
 use crate::registry::{Registry, TableEnv};
 use crate::route::{Route, RouteArgs, route};
@@ -95,7 +95,7 @@ impl EmbeddingSet {
         let mut tables = Vec::with_capacity(specs.len());
         let mut width = 0;
         for (index, spec) in specs.iter().enumerate() {
-            check(spec, options)?;
+            check(spec, options.max_samples, options.max_ids[index])?;
             let env = TableEnv {
                 stream,
                 optimizer: &options.optimizer,
@@ -140,7 +140,7 @@ impl EmbeddingSet {
     ) -> Result<MemoryNeeds> {
         assert_eq!(options.max_ids.len(), specs.len(), "max_ids has one number per table");
         let needs = specs.iter().zip(options.max_ids).map(|(spec, &ids)| {
-            check(spec, options)?;
+            check(spec, options.max_samples, ids)?;
             let route = Route::bytes(spec, options.max_samples, ids).saturating_mul(routes as u64);
             let kind = registry.kind(spec)?;
             let staging = if kind.shows_rows() { 0 } else { (ids * spec.dim * DType::F32.bytes()) as u64 };
@@ -164,7 +164,7 @@ impl EmbeddingSet {
             specs: &self.specs,
             num_samples: num_samples(&self.specs, ids)?,
             max_samples: self.max_samples,
-            ids: &|table| ids.table(table),
+            ids: &|table| bags_of(ids, table),
         };
         route(stream, &args, out)
     }
@@ -187,7 +187,7 @@ impl EmbeddingSet {
             specs: &self.specs,
             tables: &self.tables,
             num_samples: found,
-            ids: &|table| ids.table(table),
+            ids: &|table| bags_of(ids, table),
             vectors,
         };
         lookup(stream, &args)
@@ -321,16 +321,18 @@ fn names(tensors: &[TensorSpec]) -> String {
     tensors.iter().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn check(spec: &TableSpec, options: &SetOptions) -> Result<()> {
+/// Whether the table can be built and routed.
+pub(crate) fn check(spec: &TableSpec, max_samples: usize, max_ids: usize) -> Result<()> {
     spec.check()?;
-    if Route::fits(spec, options.max_samples) {
+    if Route::fits(spec, max_samples, max_ids) {
         return Ok(());
     }
-    let reason = format!("{} rows and {} samples do not fit one 64-bit key", spec.rows, options.max_samples);
+    let most = max_samples.max(max_ids);
+    let reason = format!("{} rows and {most} samples or ids do not fit one 64-bit key", spec.rows);
     Err(EmbeddingError::Spec { table: spec.name.clone(), reason })
 }
 
-fn slot(
+pub(crate) fn slot(
     table: Box<dyn EmbeddingTable>,
     spec: &TableSpec,
     first_column: usize,

@@ -3,9 +3,10 @@
 use super::LookupArgs;
 use super::vector::{Gather, gather_tile};
 use crate::error::Result;
+use crate::ids::Bags;
 use crate::table::{Pooling, Rows, TableSpec};
 use headlong_device::pool::SharedMut;
-use headlong_device::{JaggedRef, MatMut, MatRef, Stream};
+use headlong_device::{MatMut, MatRef, Stream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Samples of one tile: enough rows to hide the start, few enough to share out.
@@ -23,12 +24,13 @@ pub(super) fn lookup_plain(stream: &Stream, args: &LookupArgs) -> bool {
         let Some(plain) = &args.tables[table].plain else { return };
         let first = tile * TILE_SAMPLES;
         let last = args.num_samples.min(first + TILE_SAMPLES);
-        let ids = (args.ids)(table);
+        let Bags { ids, weights: factors } = (args.ids)(table);
         let weights = plain.weights.read::<f32>();
         let gather = Gather {
             weights: weights.view(),
             values: ids.values,
             offsets: &ids.offsets[first..=last],
+            factors,
             pooling: args.specs[table].pooling,
             out,
             out_first: first * stride + args.tables[table].first_column,
@@ -49,17 +51,19 @@ pub(super) fn lookup_staged(stream: &Stream, args: &LookupArgs) -> Result<()> {
     let mut vectors = vectors.view();
     for (table, slot) in args.tables.iter().enumerate() {
         let Some(staging) = &slot.staging else { continue };
-        let ids = (args.ids)(table);
+        let bags = (args.ids)(table);
+        let ids = bags.ids;
         let entries = staging.first_rows(ids.values.len());
         slot.lock().lookup(stream, Rows::new(ids.values), entries.write::<f32>().view())?;
         let spec = &args.specs[table];
         let out = vectors.columns_mut(slot.first_column, spec.dim);
-        pool_entries(spec, ids, entries.read::<f32>().view(), out);
+        pool_entries(spec, bags, entries.read::<f32>().view(), out);
     }
     Ok(())
 }
 
-fn pool_entries(spec: &TableSpec, ids: JaggedRef, entries: MatRef, mut out: MatMut) {
+fn pool_entries(spec: &TableSpec, bags: Bags, entries: MatRef, mut out: MatMut) {
+    let ids = bags.ids;
     for sample in 0..ids.num_samples() {
         let (first, last) = (ids.offsets[sample] as usize, ids.offsets[sample + 1] as usize);
         let target = out.row_mut(sample);
@@ -68,6 +72,13 @@ fn pool_entries(spec: &TableSpec, ids: JaggedRef, entries: MatRef, mut out: MatM
             continue;
         }
         target.copy_from_slice(entries.row(first));
+        if let Some(factors) = bags.weights.get(first..last) {
+            target.iter_mut().for_each(|sum| *sum *= factors[0]);
+            for (entry, &factor) in (first + 1..last).zip(&factors[1..]) {
+                target.iter_mut().zip(entries.row(entry)).for_each(|(sum, value)| *sum += value * factor);
+            }
+            continue;
+        }
         for entry in first + 1..last {
             target.iter_mut().zip(entries.row(entry)).for_each(|(sum, value)| *sum += value);
         }

@@ -11,6 +11,8 @@ pub(super) struct Gather<'a> {
     pub(super) weights: MatRef<'a>,
     pub(super) values: &'a [u64],
     pub(super) offsets: &'a [u32],
+    /// One weight per value, or none at all.
+    pub(super) factors: &'a [f32],
     pub(super) pooling: Pooling,
     pub(super) out: SharedMut<f32>,
     pub(super) out_first: usize,
@@ -56,7 +58,7 @@ vectorized! {
 #[inline(always)]
 fn gather_strip<const W: usize>(tile: &Gather, column: usize, len: usize) -> usize {
     let strip = Strip::<W> { tile, column, len };
-    if tile.is_one_hot() {
+    if tile.factors.is_empty() && tile.is_one_hot() {
         strip.copy_rows()
     } else {
         strip.pool_bags()
@@ -123,13 +125,24 @@ impl<const W: usize> Strip<'_, W> {
             let entries = bounds[0] as usize..bounds[1] as usize;
             entries.clone().for_each(|entry| self.prefetch_entry(entry + ahead));
             self.prefetch_vector(sample + ahead);
-            let bag = &self.tile.values[entries];
+            let bag = &self.tile.values[entries.clone()];
             let [first, rest @ ..] = bag else {
                 self.vector(sample).fill(0.0);
                 continue;
             };
             let mut sum = [0.0; W];
             sum[..self.len].copy_from_slice(self.row(*first));
+            if let Some(factors) = self.tile.factors.get(entries) {
+                sum.iter_mut().for_each(|sum| *sum *= factors[0]);
+                for (&row, &factor) in rest.iter().zip(&factors[1..]) {
+                    sum[..self.len]
+                        .iter_mut()
+                        .zip(self.row(row))
+                        .for_each(|(sum, value)| *sum += value * factor);
+                }
+                self.vector(sample).copy_from_slice(&sum[..self.len]);
+                continue;
+            }
             for &row in rest {
                 sum[..self.len].iter_mut().zip(self.row(row)).for_each(|(sum, value)| *sum += value);
             }

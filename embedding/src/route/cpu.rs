@@ -1,27 +1,45 @@
-//! One task per table; a stable radix sort of `row << sample_bits | sample`.
+//! One task per table; a stable radix sort of `row << low_bits | sample`, or of pairs where rows are raw ids.
 
-use super::{Digit, Route, RouteArgs, TableRoute};
+use super::{Route, RouteArgs, TableRoute};
+use crate::ids::Bags;
+use crate::table::Keys;
 use headlong_device::{JaggedRef, Stream, vectorized};
 
 pub(super) fn route(stream: &Stream, args: &RouteArgs, out: &mut Route) {
     stream.pool().chunks_mut(&mut out.tables, 1, |table, slot| {
-        slot[0].fill((args.ids)(table), args.specs[table].rows);
+        slot[0].fill((args.ids)(table));
     });
 }
 
 impl TableRoute {
-    fn fill(&mut self, ids: JaggedRef, rows: u64) {
+    /// Routes one table's bags. Where an id is out of range, nothing is routed and `in_range` says so.
+    pub(crate) fn fill(&mut self, bags: Bags) {
+        let ids = bags.ids;
         self.num_ids = 0;
         self.num_rows = 0;
         self.starts[0] = 0;
-        self.in_range = all_below(ids.values, rows);
+        self.in_range = self.key_kind == Keys::RawIds || all_below(ids.values, self.table_rows);
         if !self.in_range {
             return;
         }
         self.num_ids = ids.values.len();
-        pack(&mut self.keys, ids, self.sample_bits);
-        self.sort();
-        self.cut();
+        self.one_each = one_each(ids.offsets);
+        let by_position = !self.one_each && (self.keeps_positions || !bags.weights.is_empty());
+        if self.key_kind == Keys::RawIds {
+            self.sort_pairs(ids, by_position);
+        } else {
+            self.sort_keys(ids, by_position);
+        }
+        if by_position {
+            self.split_positions(ids);
+        }
+        self.factors.clear();
+        if !bags.weights.is_empty() {
+            let capacity = self.samples.len();
+            self.factors.reserve_exact(capacity);
+            let positions = if self.one_each { &self.samples } else { &self.positions };
+            self.factors.extend(positions[..self.num_ids].iter().map(|&at| bags.weights[at as usize]));
+        }
         if !self.reciprocals.is_empty() {
             for (sample, reciprocal) in self.reciprocals[..ids.num_samples()].iter_mut().enumerate() {
                 // Note: infinite for an empty bag, where nobody reads it.
@@ -30,48 +48,66 @@ impl TableRoute {
         }
     }
 
-    /// Sorts the first `num_ids` keys by row; equal rows keep the order of samples.
-    fn sort(&mut self) {
-        self.counts.fill(0);
-        for digit in &self.digits {
-            let counts = &mut self.counts[digit.first_count..][..=digit.mask as usize];
-            for &key in &self.keys[..self.num_ids] {
-                counts[digit.of(key)] += 1;
-            }
-            let mut before = 0;
-            for count in counts.iter_mut() {
-                before += std::mem::replace(count, before);
-            }
-        }
-        for digit in &self.digits {
-            let counts = &mut self.counts[digit.first_count..][..=digit.mask as usize];
-            let spare = &mut self.spare[..self.num_ids];
-            for &key in &self.keys[..self.num_ids] {
-                let place = &mut counts[digit.of(key)];
-                spare[*place as usize] = key;
-                *place += 1;
-            }
-            std::mem::swap(&mut self.keys, &mut self.spare);
-        }
+    fn sort_keys(&mut self, ids: JaggedRef, by_position: bool) {
+        pack(&mut self.keys, ids, self.low_bits, by_position || self.one_each);
+        self.sort.sort(&mut self.keys, &mut self.spare, self.num_ids);
+        let (bits, mask) = (self.low_bits, (1_u64 << self.low_bits) - 1);
+        let keys = self.keys[..self.num_ids].iter();
+        let entries = keys.map(|&key| (key >> bits, (key & mask) as u32));
+        self.num_rows = cut(entries, &mut self.rows, &mut self.starts, &mut self.samples);
     }
 
-    /// Cuts the sorted keys into unique rows and their samples.
-    fn cut(&mut self) {
-        let sample_mask = (1_u64 << self.sample_bits) - 1;
-        let mut num_rows = 0;
-        let mut previous = u64::MAX;
-        // Note: no branch on a new row, which would be mispredicted for every other key. The current row is written
-        // again with each of its keys, and its end, which is the next row's start, moves on.
-        for ((entry, &key), sample) in (1..).zip(&self.keys[..self.num_ids]).zip(&mut self.samples) {
-            let row = key >> self.sample_bits;
-            num_rows += usize::from(row != previous);
-            previous = row;
-            self.rows[num_rows - 1] = row;
-            self.starts[num_rows] = entry;
-            *sample = (key & sample_mask) as u32;
+    fn sort_pairs(&mut self, ids: JaggedRef, by_position: bool) {
+        self.pairs.clear();
+        if by_position || self.one_each {
+            self.pairs.extend(ids.values.iter().copied().zip(0..));
+        } else {
+            for (sample, number) in (0..ids.num_samples()).zip(0..) {
+                self.pairs.extend(ids.bag(sample).iter().map(|&id| (id, number)));
+            }
         }
-        self.num_rows = num_rows;
+        self.pairs.sort_unstable();
+        let entries = self.pairs.iter().copied();
+        self.num_rows = cut(entries, &mut self.rows, &mut self.starts, &mut self.samples);
     }
+
+    /// The entries were sorted with the ids' positions: keeps those, and finds their samples.
+    fn split_positions(&mut self, ids: JaggedRef) {
+        // Taken with the first batch of bags, as none before may need it.
+        let capacity = self.samples.len();
+        self.positions.resize(capacity, 0);
+        self.sample_of.resize(capacity, 0);
+        for (bounds, sample) in ids.offsets.windows(2).zip(0..) {
+            self.sample_of[bounds[0] as usize..bounds[1] as usize].fill(sample);
+        }
+        let entries = self.samples.iter_mut().zip(&mut self.positions).take(self.num_ids);
+        for (sample, position) in entries {
+            *position = *sample;
+            *sample = self.sample_of[*position as usize];
+        }
+    }
+}
+
+/// Cuts sorted entries, `(row, sample)`, into unique rows and their samples. Returns the number of rows.
+#[inline(always)]
+pub(crate) fn cut(
+    entries: impl Iterator<Item = (u64, u32)> + Clone,
+    rows: &mut [u64],
+    starts: &mut [u32],
+    samples: &mut [u32],
+) -> usize {
+    let mut num_rows = 0;
+    let mut previous = entries.clone().next().map_or(0, |(row, _)| !row);
+    // Note: no branch on a new row, which would be mispredicted for every other key. The current row is written
+    // again with each of its keys, and its end, which is the next row's start, moves on.
+    for ((entry, (row, low)), sample) in (1..).zip(entries).zip(samples) {
+        num_rows += usize::from(row != previous);
+        previous = row;
+        rows[num_rows - 1] = row;
+        starts[num_rows] = entry;
+        *sample = low;
+    }
+    num_rows
 }
 
 vectorized! {
@@ -79,12 +115,16 @@ vectorized! {
         values.iter().fold(true, |fine, &row| fine & (row < rows))
     }
 
-    /// `row << bits | sample` for every id, in the order of samples.
-    fn pack(keys: &mut [u64], ids: JaggedRef<'_>, bits: u32) {
-        let one_each = ids.offsets.iter().zip(0..).fold(true, |fine, (&offset, sample)| fine & (offset == sample));
-        if one_each {
-            for ((key, &row), sample) in keys.iter_mut().zip(ids.values).zip(0_u64..) {
-                *key = row << bits | sample;
+    /// Whether every sample has one id.
+    fn one_each(offsets: &[u32]) -> bool {
+        offsets.iter().zip(0..).fold(true, |fine, (&offset, sample)| fine & (offset == sample))
+    }
+
+    /// `row << bits | sample` for every id, in the order of samples; or `| position`.
+    fn pack(keys: &mut [u64], ids: JaggedRef<'_>, bits: u32, by_position: bool) {
+        if by_position {
+            for ((key, &row), position) in keys.iter_mut().zip(ids.values).zip(0_u64..) {
+                *key = row << bits | position;
             }
             return;
         }
@@ -94,12 +134,5 @@ vectorized! {
                 *key = row << bits | sample as u64;
             }
         }
-    }
-}
-
-impl Digit {
-    #[inline(always)]
-    fn of(self, key: u64) -> usize {
-        (key >> self.shift & self.mask) as usize
     }
 }

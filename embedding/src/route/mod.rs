@@ -12,17 +12,18 @@
 //! Shapes: at most `max_ids` entries per table, planned before the first step. Enqueues one sort per table, tables in
 //! parallel; reads no weights, so a route may be made one batch ahead. Row order and sample order do not depend on
 //! threads. Errors: row indices out of range, batches beyond the plan. A radix sort by digits of at most 11 bits (Knuth,
-//! TAOCP 3, 5.2.5), as many as the table's rows need.
+//! TAOCP 3, 5.2.5), as many as the table's rows need; raw ids, which take all 64 bits, are sorted as pairs.
 
 mod cpu;
+mod sort;
 
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{IdsOf, check_range};
-use crate::table::{Pooling, TableSpec};
+use crate::table::{Keys, Pooling, TableSpec};
 use headlong_device::Stream;
 
-/// Widest digit of the sort: its counts stay in the first-level cache.
-pub(crate) const MAX_DIGIT_BITS: u32 = 11;
+pub(crate) use cpu::cut;
+pub(crate) use sort::RadixSort;
 
 /// The routes of one batch, one per table. Buffers are taken once and reused.
 #[derive(Debug)]
@@ -33,21 +34,26 @@ pub struct Route {
 
 impl Route {
     pub(crate) fn new(specs: &[TableSpec], max_samples: usize, max_ids: &[usize]) -> Self {
-        let tables =
-            specs.iter().zip(max_ids).map(|(spec, &ids)| TableRoute::new(spec, max_samples, ids)).collect();
+        let tables = specs
+            .iter()
+            .zip(max_ids)
+            .map(|(spec, &ids)| TableRoute::new(spec, max_samples, ids, false))
+            .collect();
         Self { num_samples: 0, tables }
     }
 
     /// Bytes that a route of one table takes.
     pub(crate) fn bytes(spec: &TableSpec, max_samples: usize, max_ids: usize) -> u64 {
-        // Two key buffers and the unique rows of 8 bytes, samples and starts of 4, and the reciprocals of bag lengths.
+        // Two key buffers of 8 bytes or one of pairs, the unique rows of 8 bytes, samples and starts of 4, and the
+        // reciprocals of bag lengths. Where bags have several ids: their positions and samples.
         let reciprocals = if spec.pooling == Pooling::Mean { max_samples * 4 } else { 0 };
-        (max_ids * (2 * 8 + 8 + 4 + 4) + reciprocals) as u64
+        let bags = if max_ids > max_samples { max_ids * 8 } else { 0 };
+        (max_ids * (2 * 8 + 8 + 4 + 4) + bags + reciprocals) as u64
     }
 
-    /// Whether a row and a sample of these fit one 64-bit key of the sort.
-    pub(crate) fn fits(spec: &TableSpec, max_samples: usize) -> bool {
-        row_bits(spec) + sample_bits(max_samples) <= u64::BITS
+    /// Whether a row and a sample, or the position of an id, fit one 64-bit key of the sort.
+    pub(crate) fn fits(spec: &TableSpec, max_samples: usize, max_ids: usize) -> bool {
+        spec.keys == Keys::RawIds || row_bits(spec) + low_bits(max_samples, max_ids) <= u64::BITS
     }
 
     /// Whether this route was made for tables of these shapes: then its rows lie inside them.
@@ -75,32 +81,35 @@ impl Route {
 /// The route of one batch through one table.
 #[derive(Debug)]
 pub struct TableRoute {
-    /// Rows of the table; all rows of the route are below.
-    table_rows: u64,
-    pub(crate) sample_bits: u32,
-    pub(crate) digits: Vec<Digit>,
-    pub(crate) counts: Vec<u32>,
-    pub(crate) keys: Vec<u64>,
-    pub(crate) spare: Vec<u64>,
+    /// Rows of the table; all rows of the route are below, unless they are raw ids.
+    pub(crate) table_rows: u64,
+    key_kind: Keys,
+    /// Bits of a key that hold the sample or the position.
+    low_bits: u32,
+    sort: RadixSort,
+    keys: Vec<u64>,
+    spare: Vec<u64>,
+    /// Raw ids do not share a word with a sample.
+    pairs: Vec<(u64, u32)>,
     pub(crate) rows: Vec<u64>,
     pub(crate) starts: Vec<u32>,
     pub(crate) samples: Vec<u32>,
     pub(crate) num_rows: usize,
     pub(crate) num_ids: usize,
+    /// Whether each id's position among the batch's ids is kept, besides its sample.
+    keeps_positions: bool,
+    /// Whether every bag of this batch holds one id: then positions are samples.
+    one_each: bool,
+    positions: Vec<u32>,
+    sample_of: Vec<u32>,
     /// One over the bag's length, per sample, for mean pooling; else empty.
     pub(crate) reciprocals: Vec<f32>,
+    /// The weight of each entry, where bags are weighted; else empty.
+    pub(crate) factors: Vec<f32>,
     pub(crate) in_range: bool,
 }
 
-/// One pass of the sort: `key >> shift & mask`, counted from `first_count` on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Digit {
-    pub(crate) shift: u32,
-    pub(crate) mask: u64,
-    pub(crate) first_count: usize,
-}
-
-fn bits_below(count: u64) -> u32 {
+pub(crate) fn bits_below(count: u64) -> u32 {
     (u64::BITS - count.saturating_sub(1).leading_zeros()).max(1)
 }
 
@@ -108,39 +117,51 @@ fn row_bits(spec: &TableSpec) -> u32 {
     bits_below(spec.rows)
 }
 
-fn sample_bits(max_samples: usize) -> u32 {
-    bits_below(max_samples as u64)
+fn low_bits(max_samples: usize, max_ids: usize) -> u32 {
+    bits_below(max_samples.max(max_ids) as u64)
 }
 
 impl TableRoute {
-    fn new(spec: &TableSpec, max_samples: usize, max_ids: usize) -> Self {
-        assert!(Route::fits(spec, max_samples), "a row and a sample fit one key, which the set has checked");
-        let (row_bits, sample_bits) = (row_bits(spec), sample_bits(max_samples));
-        let passes = row_bits.div_ceil(MAX_DIGIT_BITS);
-        let width = row_bits.div_ceil(passes);
-        let digits: Vec<_> = (0..passes)
-            .map(|pass| Digit {
-                shift: sample_bits + pass * width,
-                mask: (1 << width) - 1,
-                first_count: (pass as usize) << width,
-            })
-            .collect();
-        let reciprocals = if spec.pooling == Pooling::Mean { max_samples } else { 0 };
+    pub(crate) fn new(spec: &TableSpec, max_samples: usize, max_ids: usize, keeps_positions: bool) -> Self {
+        assert!(
+            Route::fits(spec, max_samples, max_ids),
+            "a row and a sample fit one key, which the set has checked"
+        );
+        let raw = spec.keys == Keys::RawIds;
+        let low_bits = low_bits(max_samples, max_ids);
+        let num_keys = if raw { 0 } else { max_ids };
         Self {
             table_rows: spec.rows,
-            sample_bits,
-            counts: vec![0; digits.len() << width],
-            digits,
-            keys: vec![0; max_ids],
-            spare: vec![0; max_ids],
+            key_kind: spec.keys,
+            low_bits,
+            sort: RadixSort::new(if raw { 0 } else { row_bits(spec) }, low_bits),
+            keys: vec![0; num_keys],
+            spare: vec![0; num_keys],
+            pairs: Vec::with_capacity(if raw { max_ids } else { 0 }),
             rows: vec![0; max_ids],
             starts: vec![0; max_ids + 1],
             samples: vec![0; max_ids],
             num_rows: 0,
             num_ids: 0,
-            reciprocals: vec![0.0; reciprocals],
+            keeps_positions,
+            one_each: true,
+            positions: Vec::new(),
+            sample_of: Vec::new(),
+            reciprocals: vec![0.0; if spec.pooling == Pooling::Mean { max_samples } else { 0 }],
+            factors: Vec::new(),
             in_range: true,
         }
+    }
+
+    /// Most ids of a batch.
+    pub(crate) fn max_ids(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Where each entry's id stands among the batch's ids, if positions are kept.
+    pub(crate) fn positions(&self) -> &[u32] {
+        let positions = if self.one_each { &self.samples } else { &self.positions };
+        &positions[..self.num_ids]
     }
 
     /// The rows that the batch touches: unique, rising.
@@ -175,24 +196,36 @@ pub(crate) struct RouteArgs<'a> {
 pub(crate) fn route(stream: &Stream, args: &RouteArgs, out: &mut Route) -> Result<()> {
     assert!(out.is_for(args.specs), "the route was made by the set that fills it");
     for (table, (spec, slot)) in args.specs.iter().zip(&out.tables).enumerate() {
-        let found = (args.ids)(table).values.len();
-        let capacity = slot.keys.len();
-        if found > capacity {
-            return Err(EmbeddingError::Capacity { table: spec.name.clone(), what: "ids", found, capacity });
-        }
-        if args.num_samples > args.max_samples {
-            return Err(EmbeddingError::Capacity {
-                table: spec.name.clone(),
-                what: "samples",
-                found: args.num_samples,
-                capacity: args.max_samples,
-            });
-        }
+        check_capacity(spec, slot, (args.ids)(table).ids.values.len(), (args.num_samples, args.max_samples))?;
     }
     out.num_samples = args.num_samples;
     cpu::route(stream, args, out);
     if out.tables.iter().any(|table| !table.in_range) {
         check_range(args.specs, args.ids)?;
+    }
+    Ok(())
+}
+
+/// Checks a batch against what was planned; `samples` are those found and those planned.
+pub(crate) fn check_capacity(
+    spec: &TableSpec,
+    route: &TableRoute,
+    num_ids: usize,
+    samples: (usize, usize),
+) -> Result<()> {
+    let table = || spec.name.clone();
+    let max_ids = route.max_ids();
+    if num_ids > max_ids {
+        return Err(EmbeddingError::Capacity {
+            table: table(),
+            what: "ids",
+            found: num_ids,
+            capacity: max_ids,
+        });
+    }
+    let (found, capacity) = samples;
+    if found > capacity {
+        return Err(EmbeddingError::Capacity { table: table(), what: "samples", found, capacity });
     }
     Ok(())
 }

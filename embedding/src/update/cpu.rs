@@ -1,6 +1,6 @@
 //! Tiles of unique rows, each of one table; gradients are summed in registers and go straight into the optimiser.
 
-use super::vector::{RowMemory, SegmentSum, TableMemory, UpdateTile, sum_rows, update_tile};
+use super::vector::{RowMemory, SampleParts, SegmentSum, TableMemory, UpdateTile, sum_rows, update_tile};
 use super::{UpdateArgs, sum_block_len};
 use crate::error::Result;
 use crate::route::TableRoute;
@@ -12,10 +12,10 @@ use headlong_device::{Mat, MatRef, Stream};
 use std::ops::Range;
 
 /// Tables whose memory is opened for writing together: their guards lie on the stack.
-pub(super) const TABLES_AT_ONCE: usize = 64;
+pub(crate) const TABLES_AT_ONCE: usize = 64;
 
 /// Entries (ids) of one tile, up to the end of its last row's segment.
-const TILE_ENTRIES: usize = 512;
+pub(crate) const TILE_ENTRIES: usize = 512;
 
 /// Reduces and updates the plain tables `first_table .. first_table + TABLES_AT_ONCE`.
 pub(super) fn update_plain(stream: &Stream, args: &UpdateArgs, first_table: usize) {
@@ -33,11 +33,12 @@ pub(super) fn update_plain(stream: &Stream, args: &UpdateArgs, first_table: usiz
         let Some(memory) = memory[table] else { return };
         let slot = &args.tables[first_table + table];
         let route = &args.route.tables[first_table + table];
-        let rows = rows_of_tile(route, tile);
-        if !rows.is_empty() {
+        let range = rows_of_tile(route.starts(), tile);
+        if !range.is_empty() {
             update_tile(&UpdateTile {
                 sum: segment_sum(args, slot, route, d_vectors.view()),
-                rows,
+                rows: route.rows(),
+                range,
                 memory,
                 step: args.step,
             });
@@ -50,33 +51,33 @@ fn segment_sum<'a>(
     slot: &TableSlot,
     route: &'a TableRoute,
     d_vectors: MatRef<'a>,
-) -> SegmentSum<'a> {
+) -> SegmentSum<'a, SampleParts<'a>> {
     let block_len = sum_block_len(args.route.num_samples, args.sum_blocks);
+    let gradients = d_vectors.columns(slot.first_column, slot.dim);
     SegmentSum {
-        route,
-        gradients: d_vectors.columns(slot.first_column, slot.dim),
-        block_len: block_len as u32,
+        parts: SampleParts { route, stride: gradients.stride(), block_len: block_len as u32 },
+        data: gradients.data(),
         one_block: block_len >= args.route.num_samples,
     }
 }
 
 /// The unique rows whose segments start inside tile `tile`: every row belongs to one tile.
-fn rows_of_tile(route: &TableRoute, tile: usize) -> Range<usize> {
-    let starts = &route.starts()[..route.num_rows];
+pub(crate) fn rows_of_tile(starts: &[u32], tile: usize) -> Range<usize> {
+    let starts = &starts[..starts.len() - 1];
     let from = starts.partition_point(|&start| (start as usize) < tile * TILE_ENTRIES);
     let until = starts.partition_point(|&start| (start as usize) < (tile + 1) * TILE_ENTRIES);
     from..until
 }
 
 /// A table's memory, opened for writing for as long as the update runs.
-struct OpenTable<'a> {
+pub(crate) struct OpenTable<'a> {
     dim: usize,
     weights: Write<'a, f32>,
     states: [Option<(Write<'a, f32>, usize)>; 2],
 }
 
 impl<'a> OpenTable<'a> {
-    fn new(slot: &'a TableSlot) -> Option<Self> {
+    pub(crate) fn new(slot: &'a TableSlot) -> Option<Self> {
         let plain = slot.plain.as_ref()?;
         let open = |mat: &'a Mat| (mat.write::<f32>(), mat.cols());
         Some(Self {
@@ -86,7 +87,7 @@ impl<'a> OpenTable<'a> {
         })
     }
 
-    fn share(&mut self) -> TableMemory {
+    pub(crate) fn share(&mut self) -> TableMemory {
         let [first, second] = &mut self.states;
         let state = |state: &mut Option<(Write<'a, f32>, usize)>| match state {
             Some((guard, cols)) => RowMemory { data: SharedMut::new(guard.data_mut()), cols: *cols },
@@ -111,7 +112,7 @@ pub(super) fn update_staged(stream: &Stream, args: &UpdateArgs) -> Result<()> {
             let mut gradients = staging.write::<f32>();
             let out = SharedMut::new(gradients.data_mut());
             stream.pool().run(route.num_ids.div_ceil(TILE_ENTRIES), &|tile| {
-                sum_rows(&sum, out, slot.dim, rows_of_tile(route, tile));
+                sum_rows(&sum, out, slot.dim, rows_of_tile(route.starts(), tile));
             });
         }
         let gradients = staging.read::<f32>();

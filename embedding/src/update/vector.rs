@@ -4,24 +4,24 @@ use crate::route::TableRoute;
 use crate::table::{MAX_DIM, SparseStep};
 use crate::vector::{entries_ahead, prefetch_row};
 use headlong_device::pool::SharedMut;
-use headlong_device::{MatRef, vectorized};
+use headlong_device::vectorized;
 use std::ops::Range;
 
 /// Depth of the tree over [`super::MAX_SUM_BLOCKS`] blocks, and one for the part being added.
-const TREE_DEPTH: usize = 9;
+const TREE_DEPTH: usize = super::MAX_SUM_BLOCKS.ilog2() as usize + 2;
 
 #[derive(Clone, Copy)]
-pub(super) struct TableMemory {
-    pub(super) weights: RowMemory,
-    pub(super) first: RowMemory,
-    pub(super) second: RowMemory,
+pub(crate) struct TableMemory {
+    pub(crate) weights: RowMemory,
+    pub(crate) first: RowMemory,
+    pub(crate) second: RowMemory,
 }
 
 /// Rows of `cols` elements, one after the other; no columns where there is no state.
 #[derive(Clone, Copy)]
-pub(super) struct RowMemory {
-    pub(super) data: SharedMut<f32>,
-    pub(super) cols: usize,
+pub(crate) struct RowMemory {
+    pub(crate) data: SharedMut<f32>,
+    pub(crate) cols: usize,
 }
 
 impl RowMemory {
@@ -30,32 +30,86 @@ impl RowMemory {
     /// # Safety
     /// The row exists and belongs to the caller's tile, which holds no other use of it.
     #[inline(always)]
-    unsafe fn row<'a>(self, row: u64) -> &'a mut [f32] {
+    pub(crate) unsafe fn row<'a>(self, row: u64) -> &'a mut [f32] {
         // SAFETY: passed on to the caller.
         unsafe { self.data.slice(row as usize * self.cols, self.cols) }
     }
 
     /// Asks for row `row` ahead of its use. Same duties as [`Self::row`].
     #[inline(always)]
-    unsafe fn prefetch(self, row: u64) {
+    pub(crate) unsafe fn prefetch(self, row: u64) {
         // SAFETY: passed on to the caller.
         prefetch_row(unsafe { self.row(row) }, 0, self.cols);
     }
 }
 
-/// The summed gradients of one table's unique rows.
-pub(super) struct SegmentSum<'a> {
-    pub(super) route: &'a TableRoute,
-    pub(super) gradients: MatRef<'a>,
-    pub(super) block_len: u32,
-    pub(super) one_block: bool,
+/// Where the parts of each unique row's sum lie, and in which block each stands.
+pub(crate) trait Parts: Copy + Sync {
+    /// The parts of row `index`; a block's parts stand together, blocks rise.
+    fn entries(&self, index: usize) -> Range<usize>;
+
+    /// Where part `entry` starts in the data; `None` behind the last one.
+    fn start(&self, entry: usize) -> Option<usize>;
+
+    /// Block of part `entry`.
+    fn block(&self, entry: usize) -> u32;
+
+    /// What part `entry` is multiplied with, if anything.
+    fn factor(&self, entry: usize) -> Option<f32>;
 }
 
-impl SegmentSum<'_> {
+/// Parts that are the gradients of samples: blocks are runs of samples.
+#[derive(Clone, Copy)]
+pub(crate) struct SampleParts<'a> {
+    pub(crate) route: &'a TableRoute,
+    /// Elements from one sample's gradient to the next.
+    pub(crate) stride: usize,
+    pub(crate) block_len: u32,
+}
+
+impl Parts for SampleParts<'_> {
+    #[inline(always)]
+    fn entries(&self, index: usize) -> Range<usize> {
+        self.route.starts[index] as usize..self.route.starts[index + 1] as usize
+    }
+
+    #[inline(always)]
+    fn start(&self, entry: usize) -> Option<usize> {
+        self.route.samples().get(entry).map(|&sample| sample as usize * self.stride)
+    }
+
+    #[inline(always)]
+    fn block(&self, entry: usize) -> u32 {
+        self.route.samples[entry] / self.block_len
+    }
+
+    #[inline(always)]
+    fn factor(&self, entry: usize) -> Option<f32> {
+        if !self.route.factors.is_empty() {
+            return Some(self.route.factors[entry]);
+        }
+        if !self.route.reciprocals.is_empty() {
+            return Some(self.route.reciprocals[self.route.samples[entry] as usize]);
+        }
+        None
+    }
+}
+
+/// The summed gradients of unique rows.
+#[derive(Clone, Copy)]
+pub(crate) struct SegmentSum<'a, P> {
+    pub(crate) parts: P,
+    /// What the parts lie in.
+    pub(crate) data: &'a [f32],
+    /// Whether there is one block only.
+    pub(crate) one_block: bool,
+}
+
+impl<P: Parts> SegmentSum<'_, P> {
     /// Sums the columns `column .. column + out.len()` of row number `index`, `W` or fewer.
     #[inline(always)]
     fn strip<const W: usize>(&self, index: usize, column: usize, out: &mut [f32]) {
-        let entries = self.route.starts[index] as usize..self.route.starts[index + 1] as usize;
+        let entries = self.parts.entries(index);
         let sum = if self.one_block || entries.len() == 1 {
             self.run::<W>(entries, column, out.len())
         } else {
@@ -68,20 +122,16 @@ impl SegmentSum<'_> {
     #[inline(always)]
     fn run<const W: usize>(&self, entries: Range<usize>, column: usize, len: usize) -> [f32; W] {
         let ahead = entries_ahead(W);
-        let (data, stride) = (self.gradients.data(), self.gradients.stride());
-        let samples = self.route.samples();
         let mut sum = [0.0; W];
         for entry in entries {
-            if let Some(&sample) = samples.get(entry + ahead) {
-                prefetch_row(data, sample as usize * stride + column, W);
+            if let Some(start) = self.parts.start(entry + ahead) {
+                prefetch_row(self.data, start + column, W);
             }
-            let sample = samples[entry] as usize;
-            let gradient = &data[sample * stride + column..][..len];
-            if self.route.reciprocals.is_empty() {
-                sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
-            } else {
-                let reciprocal = self.route.reciprocals[sample];
-                sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g * reciprocal);
+            let start = self.parts.start(entry).unwrap_or(usize::MAX);
+            let gradient = &self.data[start + column..][..len];
+            match self.parts.factor(entry) {
+                None => sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g),
+                Some(factor) => sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g * factor),
             }
         }
         sum
@@ -91,14 +141,13 @@ impl SegmentSum<'_> {
     /// the smallest subtree that holds both.
     #[inline(always)]
     fn tree<const W: usize>(&self, entries: Range<usize>, column: usize, len: usize) -> [f32; W] {
-        let block_of = |entry: usize| self.route.samples[entry] / self.block_len;
         let mut stack = [([0.0; W], 0_u32); TREE_DEPTH];
         let mut depth = 0;
         let mut first = entries.start;
         while first < entries.end {
-            let block = block_of(first);
+            let block = self.parts.block(first);
             let mut last = first + 1;
-            while last < entries.end && block_of(last) == block {
+            while last < entries.end && self.parts.block(last) == block {
                 last += 1;
             }
             while depth >= 2
@@ -118,7 +167,7 @@ impl SegmentSum<'_> {
 
     /// The whole summed gradient of row number `index`.
     #[inline(always)]
-    fn row(&self, index: usize, out: &mut [f32]) {
+    pub(crate) fn row(&self, index: usize, out: &mut [f32]) {
         let dim = out.len();
         let mut column = 0;
         while column < dim {
@@ -165,23 +214,27 @@ fn merge<const W: usize>(stack: &mut [([f32; W], u32); TREE_DEPTH], depth: usize
     depth - 1
 }
 
-pub(super) struct UpdateTile<'a> {
-    pub(super) sum: SegmentSum<'a>,
-    pub(super) rows: Range<usize>,
-    pub(super) memory: TableMemory,
-    pub(super) step: SparseStep<'a>,
+/// Rows of one table, to be summed and updated.
+pub(crate) struct UpdateTile<'a, P> {
+    pub(crate) sum: SegmentSum<'a, P>,
+    /// Local rows of the table, unique.
+    pub(crate) rows: &'a [u64],
+    /// The tile's part of them.
+    pub(crate) range: Range<usize>,
+    pub(crate) memory: TableMemory,
+    pub(crate) step: SparseStep<'a>,
 }
 
-vectorized! {
-    pub(super) fn update_tile(tile: &UpdateTile<'_>) {
-        let TableMemory { weights, first, second } = tile.memory;
-        let rows = &tile.sum.route.rows;
+impl<P: Parts> UpdateTile<'_, P> {
+    #[inline(always)]
+    pub(crate) fn run(&self) {
+        let TableMemory { weights, first, second } = self.memory;
         let ahead = entries_ahead(weights.cols);
         let mut buffer = [0.0; MAX_DIM];
         let gradient = &mut buffer[..weights.cols];
-        for index in tile.rows.clone() {
-            if index + ahead < tile.rows.end {
-                let row = rows[index + ahead];
+        for index in self.range.clone() {
+            if index + ahead < self.range.end {
+                let row = self.rows[index + ahead];
                 // SAFETY: rows of a route are in range and unique, and each belongs to one tile: this one.
                 unsafe { weights.prefetch(row) };
                 // SAFETY: as above.
@@ -189,16 +242,24 @@ vectorized! {
                 // SAFETY: as above.
                 unsafe { second.prefetch(row) };
             }
-            tile.sum.row(index, gradient);
-            let row = rows[index];
+            self.sum.row(index, gradient);
+            let row = self.rows[index];
             // SAFETY: as above; the slices of the prefetch are gone.
             let (weights, first, second) = unsafe { (weights.row(row), first.row(row), second.row(row)) };
-            tile.step.optimizer.apply(tile.step.step, weights, first, second, gradient);
+            self.step.optimizer.apply(self.step.step, weights, first, second, gradient);
         }
+    }
+}
+
+vectorized! {
+    pub(super) fn update_tile(tile: &UpdateTile<'_, SampleParts<'_>>) {
+        tile.run();
     }
 
     /// The summed gradients of the first `out.rows()` unique rows.
-    pub(super) fn sum_rows(sum: &SegmentSum<'_>, out: SharedMut<f32>, dim: usize, rows: Range<usize>) {
+    pub(super) fn sum_rows(
+        sum: &SegmentSum<'_, SampleParts<'_>>, out: SharedMut<f32>, dim: usize, rows: Range<usize>,
+    ) {
         for index in rows {
             // SAFETY: `out` holds one row of `dim` per unique row, and each index is handed out once.
             sum.row(index, unsafe { out.slice(index * dim, dim) });
