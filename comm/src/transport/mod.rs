@@ -7,10 +7,11 @@
 //! | transport | ranks are | used for |
 //! |---|---|---|
 //! | [`local`] | threads of one process | the default; tests |
-//! | `sim` | threads under a virtual clock, driven by a seed | finding wrong orders |
+//! | [`sim`] | threads under a virtual clock, driven by a seed | finding wrong orders |
 //! | `tcp` | processes | several processes or machines |
 
 pub mod local;
+pub mod sim;
 
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
