@@ -93,7 +93,10 @@ impl End {
             let mut seen = vec![false; ranks];
             for peer in list {
                 assert!(peer != self.rank, "no message goes to its own sender");
-                assert!(!std::mem::replace(&mut seen[peer], true), "at most one message per peer and direction");
+                assert!(
+                    !std::mem::replace(&mut seen[peer], true),
+                    "at most one message per peer and direction"
+                );
             }
         };
         peers(&mut outgoing.iter().map(|part| part.to.0));

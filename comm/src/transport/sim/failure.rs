@@ -116,8 +116,8 @@ impl State {
             Blame { culprit, seen_by: rank, lost: false, since: 0 }
         });
         let pending = self.ranks[blame.seen_by].pending.as_ref().or(self.ranks[rank].pending.as_ref());
-        let (operation, sequence) =
-            pending.map_or((String::new(), 0), |pending| (pending.id.operation.to_owned(), pending.id.sequence));
+        let (operation, sequence) = pending
+            .map_or((String::new(), 0), |pending| (pending.id.operation.to_owned(), pending.id.sequence));
         let (culprit, seen_by) = (Rank(blame.culprit), Rank(blame.seen_by));
         let error = if blame.lost {
             let reason = format!("what it sent for {operation} number {sequence} has not come");
@@ -157,8 +157,9 @@ impl State {
         let since = self.ranks[waiter].since;
         let neighbour = self.mutation == Some(Mutation::BlameNeighbour);
         if state.progress.is_some_and(|reached| reached >= step) && state.phase != Phase::Dead {
-            let lost = self.ranks[receiver].pending.is_some();
-            return lost.then_some(Blame { culprit: sender, seen_by: receiver, lost: true, since });
+            // It has been here: its message is lost, or it has sent none.
+            let lost = self.wire.is_under_way(sender, receiver, step);
+            return Some(Blame { culprit: sender, seen_by: receiver, lost, since });
         }
         if state.pending.is_some() && !neighbour {
             return self.blame(peer, visited);

@@ -161,7 +161,10 @@ impl World {
         let results = std::thread::scope(|scope| {
             let threads: Vec<_> = ends.into_iter().map(|end| scope.spawn(move || body(end))).collect();
             let joined: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-            joined.into_iter().map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            joined
+                .into_iter()
+                .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
         });
         (results, world.report())
     }

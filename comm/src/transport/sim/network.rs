@@ -137,7 +137,8 @@ impl State {
         state.sent |= 1 << chunk;
         let hash = hash_bytes(&state.bytes[part]);
         let parts = [2, from as u64, to as u64, number, u64::from(chunk), hash];
-        self.trace.note(self.now, &parts, || format!("{from} -> {to}: chunk {chunk} of message {number} leaves"));
+        self.trace
+            .note(self.now, &parts, || format!("{from} -> {to}: chunk {chunk} of message {number} leaves"));
         let lost_from = self.link(from, to).lost_from;
         if lost_from.is_some_and(|first| number >= first) {
             let first = lost_from.unwrap_or(0);
@@ -213,7 +214,8 @@ impl State {
         let state = &self.wire[message];
         let (from, to, number) = (state.from, state.to, state.number);
         let parts = [3, from as u64, to as u64, number, u64::from(chunk)];
-        self.trace.note(self.now, &parts, || format!("{from} -> {to}: chunk {chunk} of message {number} arrives"));
+        self.trace
+            .note(self.now, &parts, || format!("{from} -> {to}: chunk {chunk} of message {number} arrives"));
         self.take_in(message, chunk);
         self.wire.event_passed(message);
     }
@@ -227,16 +229,30 @@ impl State {
             let (from, number) = (self.wire[message].from, self.wire[message].number);
             let new = self.link(from, to).seen.is_new(number);
             if !new && self.mutation != Some(Mutation::AcceptDuplicates) {
-                return self.wire.end(message);
+                self.wire.end(message);
+            } else {
+                self.wire[message].fate = Fate::Held;
+                self.ranks[to].inbox.push(message);
+                self.match_message(message);
             }
-            self.wire[message].fate = Fate::Held;
-            self.ranks[to].inbox.push(message);
-            self.match_message(message);
         }
         let state = &mut self.wire[message];
         state.arrived |= 1 << chunk;
-        if let Fate::Bound(place) = state.fate {
-            self.fill(to, place, message, 1 << chunk);
+        match state.fate {
+            Fate::Bound(place) => self.fill(to, place, message, 1 << chunk),
+            // A second copy was quicker: the sender waits for this one all the same.
+            Fate::Over if state.has_arrived() => self.acknowledge(message),
+            _ => {}
+        }
+    }
+
+    /// The sender of a message that has arrived need not wait for it any longer.
+    fn acknowledge(&mut self, message: usize) {
+        let from = self.wire[message].from;
+        let Some(pending) = &mut self.ranks[from].pending else { return };
+        if let Some(part) = pending.sends.iter_mut().find(|part| part.message == message && !part.free) {
+            part.free = true;
+            self.complete_if_done(from);
         }
     }
 
@@ -280,14 +296,9 @@ impl State {
             return;
         }
         pending.receives[place].full = true;
-        let from = state.from;
+        self.acknowledge(message);
         self.wire.end(message);
         self.complete_if_done(rank);
-        let Some(pending) = &mut self.ranks[from].pending else { return };
-        if let Some(part) = pending.sends.iter_mut().find(|part| part.message == message && !part.free) {
-            part.free = true;
-            self.complete_if_done(from);
-        }
     }
 
     /// Ends an exchange whose messages have all come and gone.

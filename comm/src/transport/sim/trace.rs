@@ -60,5 +60,7 @@ pub(super) fn hash_bytes(bytes: &[u8]) -> u64 {
         word[..chunk.len()].copy_from_slice(chunk);
         u64::from_le_bytes(word)
     });
-    words.fold(bytes.len() as u64, |hash, word| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95))
+    words.fold(bytes.len() as u64, |hash, word| {
+        (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95)
+    })
 }

@@ -11,9 +11,13 @@ const MICROSECOND: Time = 1_000;
 #[derive(Debug)]
 enum Latency {
     Constant(Time),
-    Uniform { longest: Time },
+    Uniform {
+        longest: Time,
+    },
     /// Half of the chunks take the typical time, a quarter twice that, and so on, up to 1024 times.
-    HeavyTail { typical: Time },
+    HeavyTail {
+        typical: Time,
+    },
 }
 
 /// The delays of one world.

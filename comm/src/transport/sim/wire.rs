@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::buffers::Source;
+use super::state::{Key, key};
 use crate::transport::StepId;
 
 /// What the receiver has decided about a message.
@@ -100,6 +101,13 @@ impl Wire {
         self.free_if_over(index);
     }
 
+    /// Whether a message of this step has been sent and not been received.
+    pub fn is_under_way(&self, from: usize, to: usize, step: Key) -> bool {
+        self.messages.iter().any(|message| {
+            (message.from, message.to, key(&message.id)) == (from, to, step) && message.fate != Fate::Over
+        })
+    }
+
     /// All messages, those that are over too.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Message> {
         self.messages.iter_mut()
@@ -108,7 +116,11 @@ impl Wire {
     fn free_if_over(&mut self, index: usize) {
         let message = &self.messages[index];
         let named_by_sender = message.source.is_some();
-        if message.events == 0 && message.fate == Fate::Over && !named_by_sender && !self.free.contains(&index) {
+        if message.events == 0
+            && message.fate == Fate::Over
+            && !named_by_sender
+            && !self.free.contains(&index)
+        {
             self.free.push(index);
         }
     }
@@ -157,7 +169,8 @@ mod tests {
     #[test]
     fn a_second_copy_is_known_in_any_order() {
         let mut seen = Seen::default();
-        let first: Vec<bool> = [2, 0, 2, 1, 1, 0, 3, 5, 4, 5, 3].into_iter().map(|n| seen.is_new(n)).collect();
+        let first: Vec<bool> =
+            [2, 0, 2, 1, 1, 0, 3, 5, 4, 5, 3].into_iter().map(|n| seen.is_new(n)).collect();
         let expected = [true, true, false, true, false, false, true, true, true, false, false];
         assert_eq!(first, expected);
         assert!(seen.above.is_empty() && seen.below == 6);
