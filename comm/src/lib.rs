@@ -9,19 +9,44 @@
 //! **topology** says which rank lives on which node.
 //!
 //! **Order contract.** All ranks call the same collectives in the same order, because all of them walk the same list of
-//! stages. A run of one rank calls none: that is what is filled in today.
+//! stages. Ranks that do not find out at their next step: it carries number and kind of the operation.
+//!
+//! **Sums.** [`Communicator::all_reduce`] adds each element up in one fixed tree over ranks ([`element`]): the bits depend
+//! neither on the transport nor on the algorithm nor on who adds.
+//!
+//! **Failure.** Every wait has a deadline. The first error of any rank ends the job, names its culprit where it is known,
+//! and is what every later call on every rank answers.
 //!
 //! ```
-//! use headlong_comm::{Rank, Topology};
+//! use headlong_comm::{Topology, testing::run_ranks};
 //!
-//! let alone = Topology::single();
-//! assert_eq!(alone.num_ranks(), 1);
-//! assert_eq!(alone.node_of(Rank(0)), 0);
+//! let sums = run_ranks(&Topology::from_node_sizes(&[2, 2]), |communicator| {
+//!     let mut data = [communicator.rank().0 as f32, 1.0];
+//!     communicator.all_reduce(&mut data)?;
+//!     Ok::<_, headlong_comm::CommError>(data)
+//! });
+//! assert!(sums.iter().all(|sum| sum == &Ok([6.0, 4.0])));
 //! ```
 
+pub mod codec;
+mod collectives;
+mod communicator;
+pub mod counters;
+pub mod element;
 pub mod error;
+pub mod operation;
+mod options;
+pub mod plan;
+mod scratch;
+pub mod testing;
 pub mod topology;
 pub mod transport;
+mod views;
 
+pub use communicator::Communicator;
+pub use counters::{Counters, Traffic};
+pub use element::Element;
 pub use error::{CommError, Result};
+pub use operation::Collective;
+pub use options::{AllToAll, CommOptions, Compress};
 pub use topology::{Rank, Topology};

@@ -14,7 +14,9 @@ pub mod local;
 pub mod sim;
 
 use crate::error::{CommError, Result};
+use crate::operation;
 use crate::topology::{Rank, Topology};
+use std::fmt;
 
 /// Which step of which operation a message belongs to. All ranks count alike, because all call the same collectives in the
 /// same order.
@@ -24,10 +26,18 @@ pub struct StepId {
     pub sequence: u64,
     /// Number of the step within the operation.
     pub step: u32,
-    /// Hash of operation, element type, algorithm: two ranks that call different collectives find out at once.
+    /// Operation, element type, algorithm and root in one number ([`operation::fingerprint`]): two ranks that call
+    /// different collectives find out at once.
     pub fingerprint: u32,
     /// Name of the operation, for errors.
     pub operation: &'static str,
+}
+
+impl fmt::Display for StepId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = operation::describe(self.fingerprint);
+        write!(formatter, "{what}, number {} step {}", self.sequence, self.step)
+    }
 }
 
 /// One message to a peer.
@@ -46,6 +56,15 @@ pub struct Incoming<'a> {
     pub from: Rank,
     /// Exactly as long as the message.
     pub bytes: &'a mut [u8],
+}
+
+/// A message to come, for [`Transport::exchange_reading`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expected {
+    /// Who sends it; never the receiver itself.
+    pub from: Rank,
+    /// Bytes of the message.
+    pub length: usize,
 }
 
 /// Carries messages between the ranks of one job.
@@ -68,6 +87,25 @@ pub trait Transport: Send + Sync {
     /// # Errors
     /// The job's first error, with its culprit, from then on for every call on every rank.
     fn exchange(&self, id: &StepId, outgoing: &[Outgoing], incoming: &mut [Incoming]) -> Result<()>;
+
+    /// As [`Transport::exchange`], but instead of filling buffers it shows all messages of `expected`, in that order, to
+    /// `read`, once, where they lie: a reduction then needs no copy of what it adds. `read` must not call the transport.
+    ///
+    /// False: this transport cannot, nothing has been sent and `read` was not called. The answer is the same for every
+    /// call of one transport.
+    ///
+    /// # Errors
+    /// As [`Transport::exchange`].
+    fn exchange_reading(
+        &self,
+        id: &StepId,
+        outgoing: &[Outgoing],
+        expected: &[Expected],
+        read: &mut dyn FnMut(&[&[u8]]),
+    ) -> Result<bool> {
+        let _ = (id, outgoing, expected, read);
+        Ok(false)
+    }
 
     /// Ends the job for all ranks with `error`, unless it has failed already: the first error stays.
     fn abort(&self, error: CommError);

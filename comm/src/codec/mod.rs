@@ -1,0 +1,3 @@
+//! Numbers in fewer bytes.
+
+pub mod bf16;

@@ -1,0 +1,240 @@
+//! One rank's view of the job: the operations, over any transport.
+
+use crate::counters::Counters;
+use crate::error::{CommError, Result};
+use crate::operation::{Algorithm, Collective, fingerprint};
+use crate::options::CommOptions;
+use crate::plan::Plan;
+use crate::scratch::{Lists, Memory, Scratch};
+use crate::topology::{Rank, Topology};
+use crate::transport::local::LocalTransport;
+use crate::transport::{Expected, Incoming, Outgoing, StepId, Transport};
+use crate::views::Views;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One rank of a job. All ranks call the same operations in the same order, with the same options.
+///
+/// Operations block until they are done and take turns where several threads call them. After the first error, of whatever
+/// rank, every call on every rank answers with that error.
+///
+/// A rank that needs nobody any more says so by [`Communicator::close`]; one that is dropped without is lost to the others.
+pub struct Communicator {
+    transport: Arc<dyn Transport>,
+    topology: Topology,
+    options: CommOptions,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Operations so far.
+    sequence: u64,
+    counters: Counters,
+    lists: Lists,
+    expected: Vec<Expected>,
+    memory: Memory,
+    plan: Plan,
+}
+
+impl Communicator {
+    /// A communicator over one end of a transport.
+    pub fn new(transport: Arc<dyn Transport>, options: CommOptions) -> Self {
+        let topology = transport.topology().clone();
+        Self { transport, topology, options, inner: Mutex::default() }
+    }
+
+    /// All ranks of a job whose ranks are threads of this process, in the order of ranks.
+    pub fn local(topology: &Topology, options: CommOptions) -> Vec<Communicator> {
+        let ends = LocalTransport::world(topology, options.deadline).into_iter();
+        ends.map(|end| Communicator::new(Arc::new(end), options.clone())).collect()
+    }
+
+    /// Who this is.
+    pub fn rank(&self) -> Rank {
+        self.transport.rank()
+    }
+
+    /// How many ranks the job has.
+    pub fn num_ranks(&self) -> usize {
+        self.topology.num_ranks()
+    }
+
+    /// All ranks and their nodes.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// What carries the messages.
+    pub fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
+    }
+
+    /// How the work is done.
+    pub fn options(&self) -> &CommOptions {
+        &self.options
+    }
+
+    /// Payload that has left this rank.
+    pub fn counters(&self) -> Counters {
+        self.lock().counters
+    }
+
+    /// Sets the counters to zero.
+    pub fn reset_counters(&self) {
+        self.lock().counters = Counters::default();
+    }
+
+    /// Ends the job for all ranks with `error`, unless it has failed already.
+    pub fn abort(&self, error: CommError) {
+        self.transport.abort(error);
+    }
+
+    /// The job's first error, if it has failed.
+    ///
+    /// # Errors
+    /// That error.
+    pub fn check(&self) -> Result<()> {
+        self.transport.check()
+    }
+
+    /// Says goodbye: this rank needs nobody any more, and its end is no failure.
+    ///
+    /// # Errors
+    /// The job's first error, if it has failed.
+    pub fn close(&self) -> Result<()> {
+        self.transport.close()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins an operation.
+    pub(crate) fn call(&self, what: What) -> Call<'_> {
+        let mut inner = self.lock();
+        let sequence = inner.sequence;
+        inner.sequence += 1;
+        let fingerprint = fingerprint(what.collective, what.element, what.algorithm, what.root);
+        let id = StepId { sequence, step: 0, fingerprint, operation: what.collective.name() };
+        Call { communicator: self, inner, collective: what.collective, id }
+    }
+}
+
+/// What an operation is, as far as all ranks must agree.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct What {
+    pub(crate) collective: Collective,
+    pub(crate) element: u8,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) root: usize,
+}
+
+impl What {
+    pub(crate) fn new(collective: Collective, element: u8, algorithm: Algorithm) -> Self {
+        Self { collective, element, algorithm, root: 0 }
+    }
+}
+
+/// One operation under way.
+pub(crate) struct Call<'c> {
+    communicator: &'c Communicator,
+    inner: MutexGuard<'c, Inner>,
+    collective: Collective,
+    id: StepId,
+}
+
+impl<'c> Call<'c> {
+    pub(crate) fn me(&self) -> Rank {
+        self.communicator.rank()
+    }
+
+    pub(crate) fn topology(&self) -> &'c Topology {
+        &self.communicator.topology
+    }
+
+    /// All other ranks, rising.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = Rank> + use<> {
+        let me = self.me();
+        self.topology().ranks().filter(move |&rank| rank != me)
+    }
+
+    /// Memory to be used again; what is taken out is to be put back.
+    pub(crate) fn memory(&mut self) -> &mut Memory {
+        &mut self.inner.memory
+    }
+
+    pub(crate) fn lists(&mut self) -> &mut Lists {
+        &mut self.inner.lists
+    }
+
+    pub(crate) fn plan(&mut self) -> &mut Plan {
+        &mut self.inner.plan
+    }
+
+    /// The next step: sends and fills everything.
+    pub(crate) fn exchange(&mut self, outgoing: Vec<Outgoing>, mut incoming: Vec<Incoming>) -> Result<()> {
+        let id = self.next_step();
+        self.communicator.transport.exchange(&id, &outgoing, &mut incoming)?;
+        self.count(&outgoing);
+        self.lists().put_outgoing(outgoing);
+        self.lists().put_incoming(incoming);
+        Ok(())
+    }
+
+    /// The next step: sends everything, and shows to `read` what comes from each other rank, rising: `length` bytes each.
+    pub(crate) fn exchange_reading(
+        &mut self,
+        outgoing: Vec<Outgoing>,
+        length: usize,
+        read: &mut dyn FnMut(&[&[u8]]),
+    ) -> Result<()> {
+        let id = self.next_step();
+        let mut expected = std::mem::take(&mut self.inner.expected);
+        expected.clear();
+        expected.extend(self.peers().map(|from| Expected { from, length }));
+        let in_place = self.communicator.transport.exchange_reading(&id, &outgoing, &expected, read)?;
+        self.inner.expected = expected;
+        if !in_place {
+            let mut room = std::mem::take(&mut self.memory().received);
+            self.receive_and_read(&id, &outgoing, length, &mut room, read)?;
+            self.memory().received = room;
+        }
+        self.count(&outgoing);
+        self.lists().put_outgoing(outgoing);
+        Ok(())
+    }
+
+    /// For transports that cannot show messages in place.
+    fn receive_and_read(
+        &mut self,
+        id: &StepId,
+        outgoing: &[Outgoing],
+        length: usize,
+        room: &mut Scratch,
+        read: &mut dyn FnMut(&[&[u8]]),
+    ) -> Result<()> {
+        // Every part begins on a word, aligned for every element.
+        let stride = length.next_multiple_of(8).max(8);
+        let room = room.bytes(stride * (self.communicator.num_ranks() - 1));
+        let mut incoming = self.lists().incoming();
+        let parts = self.peers().zip(room.chunks_mut(stride));
+        incoming.extend(parts.map(|(from, part)| Incoming { from, bytes: &mut part[..length] }));
+        self.communicator.transport.exchange(id, outgoing, &mut incoming)?;
+        self.lists().put_incoming(incoming);
+        let mut views = Views::default();
+        room.chunks(stride).for_each(|part| views.push(&part[..length]));
+        read(views.as_slice());
+        Ok(())
+    }
+
+    fn next_step(&mut self) -> StepId {
+        let id = self.id;
+        self.id.step += 1;
+        id
+    }
+
+    fn count(&mut self, outgoing: &[Outgoing]) {
+        let (topology, me) = (self.topology(), self.me());
+        self.inner.counters.add(self.collective, topology, me, outgoing);
+    }
+}

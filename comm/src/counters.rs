@@ -1,0 +1,99 @@
+//! What has left a rank.
+
+use crate::operation::Collective;
+use crate::topology::{Rank, Topology};
+use crate::transport::Outgoing;
+use std::ops::Sub;
+
+/// Payload and messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Traffic {
+    /// Bytes to ranks of the same node.
+    pub intra_node_bytes: u64,
+    /// Bytes to ranks of other nodes.
+    pub inter_node_bytes: u64,
+    /// Messages to ranks of the same node.
+    pub intra_node_messages: u64,
+    /// Messages to ranks of other nodes.
+    pub inter_node_messages: u64,
+}
+
+/// What has left a rank since the counters were last set to zero: payload only, without headers, and only what its
+/// transport has carried to its end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    by_collective: [Traffic; Collective::ALL.len()],
+}
+
+impl Counters {
+    /// Everything.
+    pub fn total(&self) -> Traffic {
+        self.by_collective.iter().fold(Traffic::default(), |sum, traffic| Traffic {
+            intra_node_bytes: sum.intra_node_bytes + traffic.intra_node_bytes,
+            inter_node_bytes: sum.inter_node_bytes + traffic.inter_node_bytes,
+            intra_node_messages: sum.intra_node_messages + traffic.intra_node_messages,
+            inter_node_messages: sum.inter_node_messages + traffic.inter_node_messages,
+        })
+    }
+
+    /// What one kind of operation has sent.
+    pub fn of(&self, collective: Collective) -> Traffic {
+        self.by_collective[collective as usize]
+    }
+
+    /// Bytes to ranks of the same node.
+    pub fn intra_node_bytes(&self) -> u64 {
+        self.total().intra_node_bytes
+    }
+
+    /// Bytes to ranks of other nodes.
+    pub fn inter_node_bytes(&self) -> u64 {
+        self.total().inter_node_bytes
+    }
+
+    /// Messages to anyone.
+    pub fn messages(&self) -> u64 {
+        let total = self.total();
+        total.intra_node_messages + total.inter_node_messages
+    }
+
+    /// Counts messages that have been carried.
+    pub(crate) fn add(
+        &mut self,
+        collective: Collective,
+        topology: &Topology,
+        from: Rank,
+        outgoing: &[Outgoing<'_>],
+    ) {
+        let traffic = &mut self.by_collective[collective as usize];
+        for message in outgoing {
+            let bytes = message.bytes.len() as u64;
+            match topology.same_node(from, message.to) {
+                true => {
+                    traffic.intra_node_bytes += bytes;
+                    traffic.intra_node_messages += 1;
+                }
+                false => {
+                    traffic.inter_node_bytes += bytes;
+                    traffic.inter_node_messages += 1;
+                }
+            }
+        }
+    }
+}
+
+impl Sub for Counters {
+    type Output = Counters;
+
+    /// What has left since `earlier`.
+    fn sub(self, earlier: Counters) -> Counters {
+        let mut since = self;
+        for (since, earlier) in since.by_collective.iter_mut().zip(earlier.by_collective) {
+            since.intra_node_bytes -= earlier.intra_node_bytes;
+            since.inter_node_bytes -= earlier.inter_node_bytes;
+            since.intra_node_messages -= earlier.intra_node_messages;
+            since.inter_node_messages -= earlier.inter_node_messages;
+        }
+        since
+    }
+}

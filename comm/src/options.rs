@@ -1,0 +1,57 @@
+//! How a communicator does its work. All ranks of a job have the same options.
+
+use std::time::Duration;
+
+/// Which way parts take in an all-to-all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AllToAll {
+    /// Straight to their destination.
+    Flat,
+    /// Inside the node to the peer that carries for the destination, which crosses the network once for its node.
+    Hierarchical,
+    /// Hierarchical where there are several nodes and one of them has several ranks.
+    #[default]
+    Auto,
+}
+
+/// What travels instead of f32 in [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compress {
+    /// f32 itself.
+    #[default]
+    None,
+    /// bf16, rounded to nearest, ties to even: half the bytes. What a rank sends to itself is rounded too, so that
+    /// the result does not depend on who holds a row.
+    Bf16,
+}
+
+/// How a communicator does its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommOptions {
+    /// Which way parts take in an all-to-all.
+    pub all_to_all: AllToAll,
+    /// What travels instead of f32 in an all-to-all of vectors.
+    pub compress: Compress,
+    /// All-reduces of at most this many bytes take one step, in which everybody sends everything to everybody; none: as
+    /// measured for the transport and the number of ranks. The result has the same bits.
+    pub one_step_bytes: Option<usize>,
+    /// Larger all-reduces are done this many bytes at a time, which then stay in the cache between the two steps.
+    pub chunk_bytes: usize,
+    /// [`Communicator::all_reduce_ring`](crate::Communicator::all_reduce_ring) uses the ring from this many bytes on.
+    pub ring_bytes: usize,
+    /// A rank that has not come after this time ends the job (transports that this crate makes itself).
+    pub deadline: Duration,
+}
+
+impl Default for CommOptions {
+    fn default() -> Self {
+        Self {
+            all_to_all: AllToAll::Auto,
+            compress: Compress::None,
+            one_step_bytes: None,
+            chunk_bytes: 512 << 10,
+            ring_bytes: 1 << 20,
+            deadline: Duration::from_secs(120),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Memory that operations use again and again.
+
+use crate::element::Element;
+use crate::transport::{Incoming, Outgoing};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Memory for any element type; it only grows.
+#[derive(Default)]
+pub(crate) struct Scratch(Vec<u64>);
+
+impl Scratch {
+    /// `len` bytes of any content, aligned for every element.
+    pub(crate) fn bytes(&mut self, len: usize) -> &mut [u8] {
+        let words = len.div_ceil(8);
+        if self.0.len() < words {
+            self.0.resize(words, 0);
+        }
+        &mut self.0.as_mut_bytes()[..len]
+    }
+
+    /// `len` elements of any content.
+    pub(crate) fn elements<T: Element>(&mut self, len: usize) -> &mut [T] {
+        <[T]>::mut_from_bytes(self.bytes(len * size_of::<T>())).expect("words are aligned for every element")
+    }
+}
+
+/// Memory of the operations of one communicator, each kind under its own name so that several can be used at once.
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// This rank's own part, lent to the peers while the caller's is being summed.
+    pub(crate) own: Scratch,
+    /// Parts of the peers, where the transport cannot show them in place.
+    pub(crate) received: Scratch,
+    /// [`Place::Staged`](crate::plan::Place::Staged).
+    pub(crate) staged: Scratch,
+    /// Messages put together from several pieces.
+    pub(crate) packed: Scratch,
+    /// Messages to be taken apart into several pieces.
+    pub(crate) landed: Scratch,
+    /// What is sent, compressed.
+    pub(crate) narrow_send: Scratch,
+    /// What is received, compressed.
+    pub(crate) narrow_recv: Scratch,
+}
+
+/// The lists of one step.
+#[derive(Default)]
+pub(crate) struct Lists {
+    outgoing: Vec<Outgoing<'static>>,
+    incoming: Vec<Incoming<'static>>,
+}
+
+impl Lists {
+    /// The list for messages that leave, empty.
+    pub(crate) fn outgoing<'a>(&mut self) -> Vec<Outgoing<'a>> {
+        std::mem::take(&mut self.outgoing)
+    }
+
+    /// The list for messages that come, empty.
+    pub(crate) fn incoming<'a>(&mut self) -> Vec<Incoming<'a>> {
+        std::mem::take(&mut self.incoming)
+    }
+
+    /// Gives a list's memory back for the next step.
+    pub(crate) fn put_outgoing(&mut self, list: Vec<Outgoing<'_>>) {
+        self.outgoing = emptied(list);
+    }
+
+    /// Gives a list's memory back for the next step.
+    pub(crate) fn put_incoming(&mut self, list: Vec<Incoming<'_>>) {
+        self.incoming = emptied(list);
+    }
+}
+
+/// An empty list in the memory of another: collecting in place keeps it, where both have the same layout.
+fn emptied<Old, New>(mut list: Vec<Old>) -> Vec<New> {
+    list.clear();
+    list.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}
+
+/// Cuts parts out of one buffer, from front to back.
+pub(crate) struct Carver<'a> {
+    rest: &'a mut [u8],
+    at: usize,
+}
+
+impl<'a> Carver<'a> {
+    pub(crate) fn new(buffer: &'a mut [u8]) -> Self {
+        Self { rest: buffer, at: 0 }
+    }
+
+    /// The bytes from `at` on, which lies behind everything taken before.
+    pub(crate) fn take(&mut self, at: usize, len: usize) -> &'a mut [u8] {
+        let skip = at.checked_sub(self.at).expect("parts are taken from front to back");
+        let (part, rest) = std::mem::take(&mut self.rest)[skip..].split_at_mut(len);
+        (self.rest, self.at) = (rest, at + len);
+        part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_keep_their_memory() {
+        let mut lists = Lists::default();
+        let mut list = lists.outgoing();
+        list.reserve(40);
+        let (address, capacity) = (list.as_ptr() as usize, list.capacity());
+        lists.put_outgoing(list);
+        let again = lists.outgoing();
+        assert_eq!((again.as_ptr() as usize, again.capacity()), (address, capacity));
+    }
+
+    #[test]
+    fn parts_with_gaps() {
+        let mut buffer = [0u8, 1, 2, 3, 4, 5];
+        let mut carver = Carver::new(&mut buffer);
+        assert_eq!(carver.take(1, 2), [1, 2]);
+        assert_eq!(carver.take(3, 0), []);
+        assert_eq!(carver.take(5, 1), [5]);
+    }
+}

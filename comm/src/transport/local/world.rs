@@ -1,0 +1,216 @@
+//! What the ranks of a process share: their links, where each of them is, and how the job ended.
+
+use super::link::Links;
+use crate::error::{CommError, Result};
+use crate::topology::{Rank, Topology};
+use crate::transport::StepId;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Asks whether the message is there this many times before the core is offered to others, where every rank can have one.
+const POLLS: u32 = 400;
+/// As above, where ranks share cores: whoever is waited for may be waiting for this core.
+const POLLS_CROWDED: u32 = 20;
+/// How long the core is offered to others before the thread sleeps until it is woken.
+const YIELDING: Duration = Duration::from_micros(300);
+/// A sleeper looks up this often although nobody has woken it: to see that its time is over.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
+/// The shared part of a [`LocalTransport`](super::LocalTransport).
+pub struct World {
+    /// Who lives where.
+    pub topology: Topology,
+    /// The slots.
+    pub links: Links,
+    seats: Box<[Seat]>,
+    failed: AtomicBool,
+    error: OnceLock<CommError>,
+    deadline: Duration,
+    polls: u32,
+}
+
+/// One rank's own lines of memory.
+#[derive(Default)]
+#[repr(align(128))]
+struct Seat {
+    /// Read by all peers after each message: sleeps, or is about to.
+    sleeps: AtomicBool,
+    closed: AtomicBool,
+    mutex: Mutex<()>,
+    condvar: Condvar,
+    progress: Progress,
+}
+
+/// The step a rank has entered last, written at each step: not on the line that the peers read.
+#[derive(Default)]
+#[repr(align(128))]
+struct Progress(AtomicU64);
+
+impl World {
+    /// A world where nothing has happened yet.
+    pub fn new(topology: &Topology, deadline: Duration, eager_bytes: usize) -> Self {
+        let num_ranks = topology.num_ranks();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            topology: topology.clone(),
+            links: Links::new(num_ranks, eager_bytes),
+            seats: (0..num_ranks).map(|_| Seat::default()).collect(),
+            failed: AtomicBool::new(false),
+            error: OnceLock::new(),
+            deadline,
+            polls: if num_ranks <= cores { POLLS } else { POLLS_CROWDED },
+        }
+    }
+
+    /// The first error, if there is one.
+    pub fn check(&self) -> Result<()> {
+        match self.failed.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(self.error.get().expect("the error is set before the flag").clone()),
+        }
+    }
+
+    /// Ends the job with `error`, unless it has ended with another one, and wakes everybody. The answer is the job's error.
+    pub fn fail(&self, error: CommError) -> CommError {
+        let error = self.error.get_or_init(|| error).clone();
+        self.failed.store(true, Ordering::SeqCst);
+        self.wake_all();
+        error
+    }
+
+    /// Notes that `rank` has come to a step.
+    pub fn enter(&self, rank: Rank, id: &StepId) {
+        let place = (id.sequence << 16 | u64::from(id.step.min(0xffff))) + 1;
+        self.seats[rank.0].progress.0.store(place, Ordering::Relaxed);
+    }
+
+    /// Notes that `rank` needs nobody any more.
+    pub fn close(&self, rank: Rank) {
+        self.seats[rank.0].closed.store(true, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    /// Wakes `rank` if it sleeps. To be called after what it may be waiting for has been stored and
+    /// [`World::order`] was called.
+    pub fn wake(&self, rank: Rank) {
+        if self.seats[rank.0].sleeps.load(Ordering::SeqCst) {
+            self.seats[rank.0].wake();
+        }
+    }
+
+    /// Between a store that somebody may be waiting for and the question whether he sleeps; he stores that he sleeps before
+    /// he looks a last time, so one of the two sees the other.
+    pub fn order(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    /// Waits until `poll` answers that nobody is pending.
+    pub fn wait(&self, me: Rank, id: &StepId, mut poll: impl FnMut() -> Result<Option<Rank>>) -> Result<()> {
+        for _ in 0..self.polls {
+            if poll()?.is_none() {
+                return Ok(());
+            }
+            if self.failed.load(Ordering::Relaxed) {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.wait_long(me, id, &mut poll)
+    }
+
+    /// The slow part of waiting: first the core is offered to others, then the thread sleeps.
+    #[cold]
+    fn wait_long(&self, me: Rank, id: &StepId, poll: &mut dyn FnMut() -> Result<Option<Rank>>) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            // The order matters: what a peer has done before it closed or failed still counts.
+            let closed = self.any_closed();
+            let Some(pending) = poll()? else { return Ok(()) };
+            self.check()?;
+            let waited = start.elapsed();
+            if closed && let Some(gone) = self.gone(me, poll)? {
+                let reason = format!("it left before {} {}", id.operation, id.sequence);
+                return Err(self.fail(CommError::PeerLost { culprit: gone, seen_by: me, reason }));
+            }
+            if waited >= self.deadline {
+                return Err(self.fail(self.timeout(me, id, pending, waited)));
+            }
+            if waited < YIELDING {
+                std::thread::yield_now();
+            } else if self.sleep(me, poll, (self.deadline - waited).min(LONGEST_SLEEP))? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sleeps until woken, for `longest` at most. True: nobody was pending any more.
+    fn sleep(
+        &self,
+        me: Rank,
+        poll: &mut dyn FnMut() -> Result<Option<Rank>>,
+        longest: Duration,
+    ) -> Result<bool> {
+        let seat = &self.seats[me.0];
+        seat.sleeps.store(true, Ordering::SeqCst);
+        self.order();
+        let done = poll().map(|pending| pending.is_none());
+        if matches!(done, Ok(false)) && !self.failed.load(Ordering::SeqCst) {
+            seat.sleep(longest);
+        }
+        seat.sleeps.store(false, Ordering::Relaxed);
+        done
+    }
+
+    fn any_closed(&self) -> bool {
+        self.seats.iter().any(|seat| seat.closed.load(Ordering::SeqCst))
+    }
+
+    /// The pending peer, where that one is closed.
+    fn gone(&self, me: Rank, poll: &mut dyn FnMut() -> Result<Option<Rank>>) -> Result<Option<Rank>> {
+        let pending = poll()?.filter(|rank| self.seats[rank.0].closed.load(Ordering::SeqCst));
+        debug_assert_ne!(pending, Some(me), "nobody waits for himself");
+        Ok(pending)
+    }
+
+    /// The rank that is furthest behind is to blame; `pending` where several are.
+    fn timeout(&self, me: Rank, id: &StepId, pending: Rank, waited: Duration) -> CommError {
+        let place = |rank: Rank| self.seats[rank.0].progress.0.load(Ordering::Relaxed);
+        let others = self.topology.ranks().filter(|&rank| rank != me);
+        let culprit = others.min_by_key(|&rank| (place(rank), rank != pending)).unwrap_or(pending);
+        CommError::Timeout {
+            culprit,
+            seen_by: me,
+            operation: id.operation.to_owned(),
+            sequence: id.sequence,
+            waited_ms: waited.as_millis() as u64,
+        }
+    }
+
+    fn wake_all(&self) {
+        self.order();
+        for seat in &self.seats {
+            seat.wake();
+        }
+    }
+}
+
+impl Seat {
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        let _guard = self.lock();
+        self.sleeps.store(false, Ordering::SeqCst);
+        self.condvar.notify_all();
+    }
+
+    /// Sleeps unless somebody has taken `sleeps` back in the meantime.
+    fn sleep(&self, longest: Duration) {
+        let guard = self.lock();
+        if self.sleeps.load(Ordering::SeqCst) {
+            drop(self.condvar.wait_timeout(guard, longest).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
