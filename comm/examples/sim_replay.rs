@@ -7,20 +7,9 @@ mod sim_cases;
 
 use std::process::ExitCode;
 
-use headlong_comm::transport::sim::Mutation;
-use sim_cases::{Case, JOBS};
+use sim_cases::{Case, JOBS, Wrong};
 
-const USAGE: &str = "sim_replay --job NAME --seed NUMBER [--faulty] [--mutation NAME]";
-
-const MUTATIONS: [Mutation; 7] = [
-    Mutation::AcceptAnyStep,
-    Mutation::MixSources,
-    Mutation::SkipOnePeer,
-    Mutation::ReuseBeforeDelivery,
-    Mutation::AcceptDuplicates,
-    Mutation::KeepErrorToItself,
-    Mutation::BlameNeighbour,
-];
+const USAGE: &str = "sim_replay --job NAME --seed NUMBER [--faulty] [--mistake NAME]";
 
 fn main() -> ExitCode {
     let case = match parse(std::env::args().skip(1)) {
@@ -41,7 +30,7 @@ fn main() -> ExitCode {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Case, String> {
-    let (mut job, mut seed, mut faulty, mut mutation) = (&JOBS[0], 0, false, None);
+    let (mut job, mut seed, mut faulty, mut mistake) = (&JOBS[0], 0, false, None);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
@@ -51,17 +40,17 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Case, String> {
             }
             "--seed" => seed = value()?.parse().map_err(|error| format!("--seed: {error}"))?,
             "--faulty" => faulty = true,
-            "--mutation" => {
+            "--mistake" => {
                 let name = value()?;
-                let found = MUTATIONS.into_iter().find(|mutation| format!("{mutation:?}") == name);
-                mutation = Some(found.ok_or_else(|| format!("no mutation `{name}`"))?);
+                let found = Wrong::all().find(|wrong| wrong.name() == name);
+                mistake = Some(found.ok_or_else(|| format!("no mistake `{name}`"))?);
             }
             other => return Err(format!("what is `{other}`?")),
         }
     }
     let case = Case::new(job, seed, faulty);
-    Ok(match mutation {
-        Some(mutation) => case.with(mutation),
+    Ok(match mistake {
+        Some(mistake) => case.with(mistake),
         None => case,
     })
 }

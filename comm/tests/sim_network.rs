@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use headlong_comm::transport::sim::{Fault, FaultPlan, Moment, Mutation, SimOptions, World};
 use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{CommError, Rank, Topology};
-use sim_cases::{Case, messages, run_all, seed_that_finds};
+use sim_cases::{Case, Wrong, assert_found, messages, run_all};
 
 const ID: StepId = StepId { sequence: 0, step: 0, fingerprint: 0, operation: "all_to_all" };
 
@@ -162,7 +162,7 @@ fn a_silent_death_is_found_by_the_deadline_alone() {
 
 /// Every mistake the transport can be told to make is noticed by the judge of ordinary runs.
 #[test]
-fn mistakes_are_found() {
+fn mistakes_of_the_transport_are_found() {
     let kept = [
         (Mutation::AcceptAnyStep, false),
         (Mutation::MixSources, false),
@@ -173,8 +173,6 @@ fn mistakes_are_found() {
         (Mutation::BlameNeighbour, true),
     ];
     for (mutation, faulty) in kept {
-        let found = seed_that_finds(&messages::JOB, mutation, faulty, 2000);
-        let (seed, wrong) = found.unwrap_or_else(|| panic!("{mutation:?} is not noticed within 2000 seeds"));
-        println!("{mutation:?}: seed {seed}: {wrong}");
+        assert_found(&messages::JOB, Wrong::Transport(mutation), faulty, 1000);
     }
 }

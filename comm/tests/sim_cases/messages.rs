@@ -69,7 +69,7 @@ fn exchange(
     from: &[usize],
 ) -> Result<(), Failure> {
     let me = end.rank().0;
-    let id = StepId { sequence: step.0, step: step.1, fingerprint: 0, operation: "messages" };
+    let id = StepId { sequence: step.0, step: step.1, fingerprint: 6, operation: "messages" };
     let sent: Vec<Vec<u8>> = to.iter().map(|&to| message(seed, step, me, to)).collect();
     let outgoing: Vec<Outgoing> =
         to.iter().zip(&sent).map(|(&to, bytes)| Outgoing { to: Rank(to), bytes }).collect();

@@ -3,14 +3,17 @@
 //! A case is three words: which job, which seed, with a fault or without. Everything else follows from the seed, so the
 //! example `sim_replay` plays any case that a test has printed.
 
+pub mod collectives;
 pub mod messages;
+pub mod mistake;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use headlong_comm::transport::Transport;
 use headlong_comm::transport::sim::{FaultPlan, Mutation, Random, Report, SimOptions, World};
 use headlong_comm::{CommError, Rank, Topology};
-use std::sync::Arc;
+use mistake::{Mistake, Mistaken};
 
 /// How a rank may end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,14 +48,38 @@ pub struct Job {
 
 /// All jobs.
 #[allow(dead_code, reason = "used by the example alone")]
-pub const JOBS: &[Job] = &[messages::JOB];
+pub const JOBS: &[Job] = &[messages::JOB, collectives::JOB];
+
+/// A mistake, in the transport or in its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wrong {
+    Transport(Mutation),
+    Caller(Mistake),
+}
+
+impl Wrong {
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        match self {
+            Wrong::Transport(mutation) => format!("{mutation:?}"),
+            Wrong::Caller(mistake) => format!("{mistake:?}"),
+        }
+    }
+
+    /// All of them.
+    #[allow(dead_code, reason = "used by the example alone")]
+    pub fn all() -> impl Iterator<Item = Wrong> {
+        let transport = Mutation::ALL.into_iter().map(Wrong::Transport);
+        transport.chain(mistake::ALL.into_iter().map(Wrong::Caller))
+    }
+}
 
 /// One run that can be repeated.
 pub struct Case {
     pub job: &'static Job,
     pub seed: u64,
     pub faulty: bool,
-    pub mutation: Option<Mutation>,
+    pub wrong: Option<Wrong>,
     pub topology: Topology,
     pub own_failure: Option<OwnFailure>,
 }
@@ -68,13 +95,21 @@ impl Case {
         let rank = random.below(topology.num_ranks() as u64) as usize;
         let operation = random.below(8);
         let own_failure = own.then_some(OwnFailure { rank, operation });
-        Self { job, seed, faulty, mutation: None, topology, own_failure }
+        Self { job, seed, faulty, wrong: None, topology, own_failure }
     }
 
-    /// The same case with a mistake in the transport.
-    pub fn with(mut self, mutation: Mutation) -> Self {
-        self.mutation = Some(mutation);
+    /// The same case with a mistake.
+    pub fn with(mut self, wrong: Wrong) -> Self {
+        self.wrong = Some(wrong);
         self
+    }
+
+    /// What one rank does.
+    pub fn body(&self, end: Arc<dyn Transport>) -> Result<(), Failure> {
+        match self.wrong {
+            Some(Wrong::Caller(mistake)) => (self.job.body)(self, Arc::new(Mistaken::new(end, mistake))),
+            _ => (self.job.body)(self, end),
+        }
     }
 
     fn options(&self) -> SimOptions {
@@ -83,7 +118,9 @@ impl Case {
             let ranks = self.topology.num_ranks();
             options.faults = FaultPlan::draw(self.seed, ranks, self.job.exchanges, options.deadline);
         }
-        options.mutation = self.mutation;
+        if let Some(Wrong::Transport(mutation)) = self.wrong {
+            options.mutation = Some(mutation);
+        }
         options
     }
 
@@ -94,7 +131,7 @@ impl Case {
     pub fn run(&self) -> Result<Report, String> {
         let options = self.options();
         let deadline = options.deadline;
-        let (results, report) = World::run(&self.topology, options, |end| (self.job.body)(self, end));
+        let (results, report) = World::run(&self.topology, options, |end| self.body(end));
         self.judge(&results, &report, deadline)?;
         Ok(report)
     }
@@ -112,7 +149,7 @@ impl Case {
         );
         let (world, ends) = World::new(&self.topology, &options);
         let results: Vec<_> = std::thread::scope(|scope| {
-            let start = |end| scope.spawn(move || (self.job.body)(self, end));
+            let start = |end| scope.spawn(move || self.body(end));
             let threads: Vec<_> = ends.into_iter().map(start).collect();
             threads.into_iter().map(|thread| thread.join().expect("a rank has panicked")).collect()
         });
@@ -127,7 +164,7 @@ impl Case {
     /// The command that plays this case again.
     pub fn command(&self) -> String {
         let faulty = if self.faulty { " --faulty" } else { "" };
-        let mutation = self.mutation.map_or(String::new(), |mutation| format!(" --mutation {mutation:?}"));
+        let mutation = self.wrong.map_or(String::new(), |wrong| format!(" --mistake {}", wrong.name()));
         let (job, seed) = (self.job.name, self.seed);
         format!(
             "cargo run --release -p headlong-comm --example sim_replay -- --job {job} --seed {seed}{faulty}{mutation}"
@@ -192,16 +229,16 @@ pub fn run_all(job: &'static Job, seeds: std::ops::Range<u64>, faulty: fn(u64) -
     halves.into_iter().flat_map(|half| half.unwrap_or_else(|wrong| panic!("{wrong}"))).collect()
 }
 
-/// The first seed at which a mistake is noticed, and how.
+/// Some seed shows that a mistake has been made.
+///
+/// # Panics
+/// When none does.
 #[allow(dead_code, reason = "not used by the example")]
-pub fn seed_that_finds(
-    job: &'static Job,
-    mutation: Mutation,
-    faulty: bool,
-    seeds: u64,
-) -> Option<(u64, String)> {
-    (0..seeds).find_map(|seed| {
-        let wrong = Case::new(job, seed, faulty).with(mutation).run().err()?;
-        Some((seed, wrong))
-    })
+pub fn assert_found(job: &'static Job, wrong: Wrong, faulty: bool, seeds: u64) {
+    let found = (0..seeds).find_map(|seed| {
+        let found = Case::new(job, seed, faulty).with(wrong).run().err()?;
+        Some((seed, found))
+    });
+    let (seed, found) = found.unwrap_or_else(|| panic!("{wrong:?} is not noticed within {seeds} seeds"));
+    println!("{wrong:?}: seed {seed}: {:.200}", found);
 }

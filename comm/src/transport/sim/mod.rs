@@ -59,8 +59,24 @@ pub enum Mutation {
     AcceptDuplicates,
     /// A rank that finds an error tells nobody.
     KeepErrorToItself,
+    /// Messages to be added up are shown in the order in which they arrived.
+    ShowInOrderOfArrival,
     /// A deadline that passes names the neighbour, though that one waits itself.
     BlameNeighbour,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Mutation; 8] = [
+        Mutation::AcceptAnyStep,
+        Mutation::MixSources,
+        Mutation::SkipOnePeer,
+        Mutation::ReuseBeforeDelivery,
+        Mutation::AcceptDuplicates,
+        Mutation::KeepErrorToItself,
+        Mutation::ShowInOrderOfArrival,
+        Mutation::BlameNeighbour,
+    ];
 }
 
 /// What makes a world.
@@ -139,6 +155,7 @@ impl World {
         let ranks = topology.num_ranks();
         let shared = Arc::new(Shared {
             topology: topology.clone(),
+            shows: Random::new(options.seed ^ 0x5409).chance(50),
             state: Mutex::new(State::new(ranks, options)),
             wakes: (0..ranks).map(|_| Condvar::new()).collect(),
         });

@@ -8,7 +8,6 @@ use super::weather::Time;
 use super::wire::{Fate, Message};
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
-use crate::transport::StepId;
 
 impl State {
     /// One event happens.
@@ -61,6 +60,7 @@ impl State {
         let exchange = self.ranks[rank].exchanges;
         self.ranks[rank].exchanges += 1;
         self.ranks[rank].progress = Some(key(&pending.id));
+        self.ranks[rank].filled.clear();
         let id = pending.id;
         let parts = [1, rank as u64, id.sequence, u64::from(id.step), u64::from(id.fingerprint)];
         self.trace.note(self.now, &parts, || format!("rank {rank} begins {id:?}"));
@@ -296,6 +296,7 @@ impl State {
             return;
         }
         pending.receives[place].full = true;
+        self.ranks[rank].filled.push(place);
         self.acknowledge(message);
         self.wire.end(message);
         self.complete_if_done(rank);
@@ -378,7 +379,7 @@ fn place_of(pending: &Pending, message: &Message, mutation: Option<Mutation>) ->
         culprit: Rank(message.from),
         seen_by: Rank(message.to),
         expected: text,
-        found: format!("{}, {} bytes", describe(&message.id), message.len),
+        found: format!("{}, {} bytes", message.id, message.len),
     };
     match place {
         Some(place) if found == expected && pending.id.fingerprint == message.id.fingerprint => {
@@ -386,14 +387,10 @@ fn place_of(pending: &Pending, message: &Message, mutation: Option<Mutation>) ->
             if len == message.len {
                 Ok(Some(place))
             } else {
-                Err(expects(format!("{}, {len} bytes", describe(&pending.id))))
+                Err(expects(format!("{}, {len} bytes", pending.id)))
             }
         }
-        Some(_) => Err(expects(describe(&pending.id))),
-        None => Err(expects(format!("{}, in which it sends nothing", describe(&pending.id)))),
+        Some(_) => Err(expects(pending.id.to_string())),
+        None => Err(expects(format!("{}, in which it sends nothing", pending.id))),
     }
-}
-
-fn describe(id: &StepId) -> String {
-    format!("{} number {}, step {}, of kind {:08x}", id.operation, id.sequence, id.step, id.fingerprint)
 }

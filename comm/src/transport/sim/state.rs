@@ -131,6 +131,8 @@ pub(super) struct RankState {
     pub since: Time,
     /// Messages that have come before their step.
     pub inbox: Vec<usize>,
+    /// The places of the last exchange, in the order in which they became full.
+    pub filled: Vec<usize>,
 }
 
 impl RankState {
@@ -145,6 +147,7 @@ impl RankState {
             progress: None,
             since: 0,
             inbox: Vec::new(),
+            filled: Vec::new(),
         }
     }
 
