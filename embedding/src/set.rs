@@ -227,6 +227,22 @@ impl EmbeddingSet {
         Ok(())
     }
 
+    /// As [`Self::prefetch`], with the unique rows of a route.
+    ///
+    /// # Errors
+    /// Those of the tables.
+    pub fn prefetch_routed(&self, route: &Route) -> Result<()> {
+        let tables = self.tables.iter().zip(&route.tables);
+        tables
+            .filter(|(slot, _)| slot.plain.is_none())
+            .try_for_each(|(slot, route)| slot.lock().prefetch(route.rows()))
+    }
+
+    /// Table `table` itself, for what only it can do: saving rows that it hides, say.
+    pub fn table(&self, table: usize) -> MutexGuard<'_, Box<dyn EmbeddingTable>> {
+        self.tables[table].lock()
+    }
+
     /// Columns of the matrix of vectors: the sum of all dims.
     pub fn width(&self) -> usize {
         self.width

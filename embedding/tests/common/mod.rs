@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
+pub mod ranks;
+
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::rng::CounterRng;
 use headlong_device::{Arena, ArenaPlan, DType, JaggedRef, Mat, Stream};

@@ -1,0 +1,128 @@
+//! Accept: the owner's side of a route. What sources asked for is merged into unique local rows.
+
+use super::partition::{Code, Owner, Partition};
+use super::route::HybridRoute;
+use super::set::{Deduplicate, HybridSet};
+use crate::error::{EmbeddingError, Result};
+use crate::ids::{Ids, bags_of, check_range, num_samples};
+use crate::table::Keys;
+use headlong_device::Stream;
+use std::sync::Mutex;
+
+impl HybridSet {
+    /// Merges what the sources asked for, which has arrived in [`HybridRoute::id_exchange`]'s buffers.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::AskedRow`]: a source asks for rows that this owner does not keep.
+    ///
+    /// # Panics
+    /// When the set is alone, or the route is another set's.
+    pub fn accept(&self, stream: &Stream, route: &mut HybridRoute) -> Result<()> {
+        self.check_route(route);
+        let HybridRoute { asked, merges, .. } = route;
+        let refused = Mutex::new(None);
+        stream.pool().chunks_mut(merges, 1, |table, merge| {
+            let lists = |source: usize| (asked.list(source, table), asked.first_element(source, table));
+            if let Err(bad) = merge[0].fill(lists) {
+                *refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some((table, bad));
+            }
+        });
+        match refused.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+            None => Ok(()),
+            Some((table, (source_index, row))) => {
+                merges.iter_mut().for_each(super::merge::Merge::clear);
+                Err(EmbeddingError::AskedRow {
+                    table: self.specs[table].name.clone(),
+                    source_index,
+                    row,
+                    rows: self.partition.local_rows(table, self.owner),
+                })
+            }
+        }
+    }
+
+    /// As the exchange of ids and [`Self::accept`], from the slices of all ranks in rank order, where this rank knows them:
+    /// the same result, and nothing travels. It reads every id of the batch to find those that belong here.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::IdOutOfRange`], slices of another shape, [`EmbeddingError::Capacity`].
+    ///
+    /// # Panics
+    /// When there is not one slice per owner, and as [`Self::accept`].
+    pub fn accept_known(&self, stream: &Stream, route: &mut HybridRoute, slices: &[&dyn Ids]) -> Result<()> {
+        self.check_route(route);
+        assert_eq!(slices.len(), self.partition.num_owners(), "one slice per rank");
+        self.check_slices(route, slices)?;
+        let ranks = slices.len() / route.asked.totals.len();
+        let unique = self.deduplicate != Deduplicate::Off;
+        let partition = &*self.partition;
+        let HybridRoute { asked, merges, names, .. } = route;
+        let num_tables = merges.len();
+        stream.pool().chunks_mut(merges, 1, |table, merge| {
+            let keys = self.specs[table].keys;
+            merge[0].fill_known(ranks, unique, |rank, body| {
+                let rows = slices[rank].table(table).values;
+                each_row_of(partition, self.owner, (table, keys), rows, body);
+            });
+        });
+        for (list, count) in asked.counts.iter_mut().enumerate() {
+            *count = merges[list % num_tables].asked_of(list / num_tables);
+        }
+        asked.lay_out(names, |table| merges[table].dim())?;
+        for (table, merge) in merges.iter_mut().enumerate() {
+            for source in 0..asked.totals.len() {
+                merge.set_base(source, asked.first_element(source, table));
+            }
+            let first_row = &asked.first_row;
+            merge.for_each_asked(|source, position, row| {
+                asked.rows[first_row[source * num_tables + table] + position] = row;
+            });
+        }
+        Ok(())
+    }
+
+    fn check_slices(&self, route: &HybridRoute, slices: &[&dyn Ids]) -> Result<()> {
+        for slice in slices {
+            num_samples(&self.specs, *slice)?;
+            for (table, spec) in self.specs.iter().enumerate() {
+                let (found, capacity) =
+                    (slice.table(table).values.len(), route.tables[table].route.max_ids());
+                if found > capacity {
+                    return Err(EmbeddingError::Capacity {
+                        table: spec.name.clone(),
+                        what: "ids",
+                        found,
+                        capacity,
+                    });
+                }
+            }
+            check_range(&self.specs, &|table| bags_of(*slice, table))?;
+        }
+        Ok(())
+    }
+}
+
+/// Rows looked at together: their codes lie on the stack.
+const ROWS_AT_ONCE: usize = 256;
+
+/// Calls `body` with the local row (or raw id) of every id of `rows` that belongs to `owner`, in their order.
+fn each_row_of(
+    partition: &Partition,
+    owner: Owner,
+    (table, keys): (usize, Keys),
+    rows: &[u64],
+    body: &mut dyn FnMut(u64),
+) {
+    if partition.local_rows(table, owner) == 0 {
+        return;
+    }
+    let mut codes = [Code::default(); ROWS_AT_ONCE];
+    for rows in rows.chunks(ROWS_AT_ONCE) {
+        partition.classify_rows(table, rows, &mut codes[..rows.len()]);
+        for (&row, code) in rows.iter().zip(&codes) {
+            if !code.is_frequent() && code.owner() == owner.0 {
+                body(if keys == Keys::RawIds { row } else { code.local_row() });
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Pooling: a slice's vectors, from the replica and from what owners sent.
+//!
+//! As [`crate::lookup`], bit for bit. Bags of frequent rows alone need nothing from other ranks, so they are pooled while
+//! vectors travel; all others once those have arrived.
+
+use super::route::HybridRoute;
+use super::set::HybridSet;
+use super::vector::{PoolTile, pool_tile};
+use crate::error::{EmbeddingError, Result};
+use crate::ids::{Ids, bags_of, num_samples};
+use crate::table::Rows;
+use headlong_device::pool::SharedMut;
+use headlong_device::{Mat, Stream};
+
+/// Samples of one tile.
+const TILE_SAMPLES: usize = 256;
+
+impl HybridSet {
+    /// Writes the vectors of all bags that hold frequent rows alone, and of empty ones, to `vectors` (`samples of the slice ×
+    /// `[`Self::width`]). Together with [`Self::pool`], which comes second, it writes every element.
+    ///
+    /// # Errors
+    /// Ids of another shape than those routed, and errors of tables of other authors.
+    ///
+    /// # Panics
+    /// When `vectors` has another shape or is in use, the set is alone, or the route is another set's.
+    pub fn lookup_frequent<I: Ids + ?Sized>(
+        &self,
+        stream: &Stream,
+        ids: &I,
+        route: &HybridRoute,
+        vectors: &Mat,
+    ) -> Result<()> {
+        self.check_route(route);
+        for (table, part) in self.tables.iter().zip(&route.tables) {
+            let slot = table.frequent.as_ref();
+            let staged =
+                slot.and_then(|slot| Some((slot, slot.staging.as_ref()?, part.frequent_rows.as_ref()?)));
+            if let Some((slot, staging, rows)) = staged {
+                let staging = staging.first_rows(rows.len());
+                slot.lock().lookup(stream, Rows::new(rows), staging.write::<f32>().view())?;
+            }
+        }
+        self.pool_bags(stream, ids, route, None, vectors)
+    }
+
+    /// Writes the vectors of all other bags; `received` is what owners sent, packed by owner: as many elements as
+    /// [`HybridRoute::vector_exchange`] says.
+    ///
+    /// # Errors
+    /// As [`Self::lookup_frequent`].
+    ///
+    /// # Panics
+    /// When `received` has another length, and as [`Self::lookup_frequent`].
+    pub fn pool<I: Ids + ?Sized>(
+        &self,
+        stream: &Stream,
+        ids: &I,
+        route: &HybridRoute,
+        received: &[f32],
+        vectors: &Mat,
+    ) -> Result<()> {
+        self.check_route(route);
+        assert_eq!(received.len(), route.requests.num_elements(), "one vector came for each row requested");
+        self.pool_bags(stream, ids, route, Some(received), vectors)
+    }
+
+    /// Pools bags of frequent rows where nothing was received, else all others.
+    fn pool_bags<I: Ids + ?Sized>(
+        &self,
+        stream: &Stream,
+        ids: &I,
+        route: &HybridRoute,
+        received: Option<&[f32]>,
+        vectors: &Mat,
+    ) -> Result<()> {
+        self.check_vectors(vectors, route);
+        self.check_ids(ids, route)?;
+        let tiles = route.num_samples.div_ceil(TILE_SAMPLES);
+        let stride = vectors.stride();
+        let mut vectors = vectors.write::<f32>();
+        let out = SharedMut::new(vectors.data_mut());
+        stream.pool().run(self.tables.len() * tiles, &|task| {
+            let (index, tile) = (task / tiles, task % tiles);
+            let (table, part) = (&self.tables[index], &route.tables[index]);
+            let first = tile * TILE_SAMPLES;
+            let last = route.num_samples.min(first + TILE_SAMPLES);
+            let slot = table.frequent.as_ref();
+            let replica =
+                slot.and_then(|slot| slot.plain.as_ref().map(|rows| &rows.weights).or(slot.staging.as_ref()));
+            let replica = replica.map(Mat::read::<f32>);
+            let bags = bags_of(ids, index);
+            pool_tile(&PoolTile {
+                dim: table.dim,
+                origins: &part.origins[..bags.ids.values.len()],
+                offsets: &bags.ids.offsets[first..=last],
+                factors: bags.weights,
+                pooling: self.specs[index].pooling,
+                received: received.unwrap_or(&[]),
+                replica: replica.as_ref().map_or(&[], |rows| rows.data()),
+                frequent: received.is_none(),
+                out,
+                out_first: first * stride + table.first_column,
+                out_stride: stride,
+            });
+        });
+        Ok(())
+    }
+
+    /// The ids are those that were routed, as far as their number tells.
+    fn check_ids<I: Ids + ?Sized>(&self, ids: &I, route: &HybridRoute) -> Result<()> {
+        let found = num_samples(&self.specs, ids)?;
+        for (table, spec) in self.specs.iter().enumerate() {
+            let (routed, num_ids) = (route.tables[table].route.num_ids, ids.table(table).values.len());
+            if found != route.num_samples || num_ids != routed {
+                let table = spec.name.clone();
+                return Err(EmbeddingError::SampleCount { table, expected: route.num_samples, found });
+            }
+        }
+        Ok(())
+    }
+}

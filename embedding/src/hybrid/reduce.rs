@@ -1,0 +1,112 @@
+//! Reduce: a rank's own gradients, summed per row: those of infrequent rows in the order in which they were requested, those of
+//! frequent rows in one dense block that all ranks add up.
+//!
+//! The sum over a rank's samples is the subtree of [`crate::update`]'s that its blocks stand in; the tree goes on over ranks,
+//! at the row's owner or in the all-reduce.
+
+use super::partition::Partition;
+use super::route::HybridRoute;
+use super::set::HybridSet;
+use super::vector::{ReduceTile, reduce_tile};
+use crate::table::TableSpec;
+use crate::update::cpu::{TILE_ENTRIES, rows_of_tile};
+use crate::update::vector::{SampleParts, SegmentSum};
+use headlong_device::pool::SharedMut;
+use headlong_device::{Mat, Stream};
+
+/// Elements that one task sets to zero.
+const ZERO_CHUNK: usize = 1 << 16;
+
+/// Where the gradients of frequent rows lie in their block: first one number per row of all tables, which says on how many
+/// ranks the row occurred, then the gradients, table after table.
+#[derive(Debug, Clone)]
+pub(super) struct FrequentLayout {
+    /// Per table: first number, first gradient, rows.
+    pub(super) tables: Vec<FrequentPlace>,
+    pub(super) len: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FrequentPlace {
+    pub(super) first_touched: usize,
+    pub(super) first_gradient: usize,
+    pub(super) rows: usize,
+}
+
+impl FrequentLayout {
+    pub(super) fn new(specs: &[TableSpec], partition: &Partition) -> Self {
+        let several = partition.num_owners() > 1;
+        let rows = |table| if several { partition.num_frequent(table) as usize } else { 0 };
+        let touched: usize = (0..specs.len()).map(rows).sum();
+        let (mut first_touched, mut first_gradient) = (0, touched.next_multiple_of(16));
+        let tables = specs.iter().enumerate().map(|(table, spec)| {
+            let place = FrequentPlace { first_touched, first_gradient, rows: rows(table) };
+            first_touched += place.rows;
+            first_gradient += place.rows * spec.dim;
+            place
+        });
+        Self { tables: tables.collect(), len: first_gradient }
+    }
+}
+
+impl HybridSet {
+    /// Elements of the block of frequent gradients: the touched counts of all tables, padded to a multiple of 16, then `rows × dim`
+    /// of each table's replica. Zero where nothing is frequent, and for a set that is alone.
+    pub fn frequent_len(&self) -> usize {
+        self.frequent.len
+    }
+
+    /// Sums the gradients of this rank's slice per row. `d_vectors` is `samples of the slice × `[`Self::width`]; `to_owners` gets
+    /// one row of gradients per row requested, in the order of the requests; `frequent`, [`Self::frequent_len`] long, is set to zero
+    /// and gets those of the frequent rows.
+    ///
+    /// # Panics
+    /// When a length or shape is another one, the set is alone, or the route is another set's.
+    pub fn reduce(
+        &self,
+        stream: &Stream,
+        route: &HybridRoute,
+        d_vectors: &Mat,
+        to_owners: &mut [f32],
+        frequent: &mut [f32],
+    ) {
+        self.check_route(route);
+        self.check_vectors(d_vectors, route);
+        assert_eq!(
+            to_owners.len(),
+            route.requests.num_elements(),
+            "one gradient goes back for each row requested"
+        );
+        assert_eq!(frequent.len(), self.frequent.len, "the block holds all frequent rows");
+        stream.pool().chunks_mut(frequent, ZERO_CHUNK, |_, chunk| chunk.fill(0.0));
+        let (to_owners, frequent) = (SharedMut::new(to_owners), SharedMut::new(frequent));
+        let most_ids = route.tables.iter().map(|part| part.route.num_ids).max().unwrap_or(0);
+        let tiles = most_ids.div_ceil(TILE_ENTRIES);
+        let d_vectors = d_vectors.read::<f32>();
+        stream.pool().run(self.tables.len() * tiles, &|task| {
+            let (index, tile) = (task / tiles, task % tiles);
+            let (table, part) = (&self.tables[index], &route.tables[index]);
+            let range = rows_of_tile(part.route.starts(), tile);
+            if range.is_empty() {
+                return;
+            }
+            let gradients = d_vectors.view().columns(table.first_column, table.dim);
+            let stride = gradients.stride();
+            let place = self.frequent.tables[index];
+            reduce_tile(&ReduceTile {
+                sum: SegmentSum {
+                    parts: SampleParts { route: &part.route, stride, block_len: route.block_len as u32 },
+                    data: gradients.data(),
+                    one_block: route.block_len >= route.num_samples,
+                },
+                range,
+                destinations: &part.destinations,
+                dim: table.dim,
+                to_owners,
+                frequent,
+                first_touched: place.first_touched,
+                first_gradient: place.first_gradient,
+            });
+        });
+    }
+}

@@ -1,0 +1,393 @@
+//! Route: which rows a rank's slice of the batch touches, where they lie, and in which order owners are asked for them.
+//!
+//! Per table, as [`crate::route`]: unique rows, each with its samples. Then each row's place: frequent ones are looked up and
+//! summed here; the others are asked of their owners. The request is one list, packed by owner, then by table, then by
+//! rising local row:
+//!
+//! ```text
+//! owner 0: table 0: 1 4 | table 1: 0 2 3 |   owner 1: table 0: 7 | table 1: |   …
+//! ```
+//!
+//! The vectors that answer it, and the gradients that go back, lie in the same order with `dim` elements each. So a row's
+//! element in those buffers is known here, and each id is told at once where its vector will lie.
+
+use super::merge::Merge;
+use super::partition::{Code, Partition};
+use crate::error::{EmbeddingError, Result};
+use crate::ids::Bags;
+use crate::route::{Route, TableRoute};
+use crate::table::{Keys, TableSpec};
+
+/// Marks the vectors of frequent rows, which lie in the replica and not among those received.
+pub(super) const IN_REPLICA: u64 = 1 << 63;
+
+/// The route of one batch: this rank's requests, and what other ranks asked it for. Buffers are taken once and reused.
+#[derive(Debug)]
+pub struct HybridRoute {
+    pub(super) alone: Option<Route>,
+    pub(super) names: Vec<String>,
+    pub(super) num_samples: usize,
+    pub(super) block_len: usize,
+    pub(super) tables: Vec<TablePart>,
+    pub(super) num_owners: usize,
+    pub(super) requests: Lists,
+    pub(super) asked: Lists,
+    /// Per table, the rows asked for and by whom.
+    pub(super) merges: Vec<Merge>,
+}
+
+/// Lists of rows between this rank and its peers, packed by peer, then by table.
+#[derive(Debug)]
+pub(super) struct Lists {
+    /// Peers × tables.
+    pub(super) counts: Vec<u32>,
+    /// Per peer.
+    pub(super) totals: Vec<usize>,
+    /// Per peer, elements of the vectors that belong to the rows.
+    pub(super) elements: Vec<usize>,
+    /// Peers × tables: first row of each list, and one more.
+    pub(super) first_row: Vec<usize>,
+    /// Peers × tables: first element of each list's vectors, and one more.
+    pub(super) first_element: Vec<usize>,
+    pub(super) rows: Vec<u64>,
+    /// Most rows of one list, per table.
+    pub(super) capacities: Vec<usize>,
+}
+
+impl Lists {
+    fn new(num_peers: usize, capacities: Vec<usize>, max_rows: usize) -> Self {
+        let lists = num_peers * capacities.len();
+        Self {
+            counts: vec![0; lists],
+            totals: vec![0; num_peers],
+            elements: vec![0; num_peers],
+            first_row: vec![0; lists + 1],
+            first_element: vec![0; lists + 1],
+            rows: vec![0; max_rows],
+            capacities,
+        }
+    }
+
+    /// Works out totals and positions from the counts.
+    pub(super) fn lay_out(&mut self, names: &[String], dims: impl Fn(usize) -> usize) -> Result<()> {
+        let tables = self.capacities.len();
+        let (mut row, mut element) = (0, 0);
+        for peer in 0..self.totals.len() {
+            let before = (row, element);
+            for (table, name) in names.iter().enumerate() {
+                let list = peer * tables + table;
+                let (found, capacity) = (self.counts[list] as usize, self.capacities[table]);
+                if found > capacity {
+                    let table = name.clone();
+                    return Err(EmbeddingError::Capacity { table, what: "rows asked for", found, capacity });
+                }
+                (self.first_row[list], self.first_element[list]) = (row, element);
+                row += found;
+                element += found * dims(table);
+            }
+            (self.totals[peer], self.elements[peer]) = (row - before.0, element - before.1);
+        }
+        let lists = self.counts.len();
+        (self.first_row[lists], self.first_element[lists]) = (row, element);
+        Ok(())
+    }
+
+    pub(super) fn list(&self, peer: usize, table: usize) -> &[u64] {
+        let list = peer * self.capacities.len() + table;
+        &self.rows[self.first_row[list]..][..self.counts[list] as usize]
+    }
+
+    pub(super) fn first_element(&self, peer: usize, table: usize) -> usize {
+        self.first_element[peer * self.capacities.len() + table]
+    }
+
+    pub(super) fn num_rows(&self) -> usize {
+        self.totals.iter().sum()
+    }
+
+    pub(super) fn num_elements(&self) -> usize {
+        self.elements.iter().sum()
+    }
+
+    /// Bytes of lists of these sizes.
+    pub(super) fn bytes(num_peers: usize, num_tables: usize, max_rows: usize) -> u64 {
+        (max_rows * 8 + num_peers * num_tables * (4 + 2 * 8) + num_peers * 16) as u64
+    }
+}
+
+/// What travels so that owners learn which rows they are asked for. Counts travel first; see [`HybridRoute::request_counts`].
+#[derive(Debug)]
+pub struct IdExchange<'a> {
+    /// Local rows (or raw ids) that this rank asks for, packed by owner.
+    pub requests: &'a [u64],
+    /// How many of them go to each owner.
+    pub request_counts: &'a [usize],
+    /// Where the rows that sources ask this owner for arrive, packed by source.
+    pub asked: &'a mut [u64],
+    /// How many of them come from each source.
+    pub asked_counts: &'a [usize],
+}
+
+/// Everything about the size of a route.
+#[derive(Debug, Clone)]
+pub(super) struct RouteShape {
+    pub(super) num_owners: usize,
+    pub(super) num_sources: usize,
+    pub(super) max_samples: usize,
+    pub(super) max_ids: Vec<usize>,
+    /// Per table: most rows that this rank requests.
+    pub(super) max_requests: Vec<usize>,
+    /// Per table: most rows that one source asks for.
+    pub(super) max_asked: Vec<usize>,
+    /// Per table: rows that this owner keeps.
+    pub(super) local_rows: Vec<u64>,
+}
+
+impl RouteShape {
+    pub(super) fn merge(&self, table: usize) -> super::merge::MergeShape {
+        super::merge::MergeShape {
+            num_sources: self.num_sources,
+            max_ids: self.max_ids[table] * (self.num_owners / self.num_sources),
+            max_asked: self.max_asked[table],
+            local_rows: self.local_rows[table],
+        }
+    }
+
+    pub(super) fn bytes(&self, specs: &[TableSpec]) -> u64 {
+        let table = |(table, spec): (usize, &TableSpec)| {
+            let ids = self.max_ids[table];
+            let part = ids * (8 + 8 + 8) + self.max_requests[table] * 8 + self.num_owners * (2 * 4 + 8);
+            Route::bytes(spec, self.max_samples, ids) + part as u64 + self.merge(table).bytes()
+        };
+        let requests = self.max_requests.iter().sum();
+        let asked = self.max_asked.iter().sum::<usize>() * self.num_sources;
+        specs.iter().enumerate().map(table).sum::<u64>()
+            + Lists::bytes(self.num_owners, specs.len(), requests)
+            + Lists::bytes(self.num_sources, specs.len(), asked)
+    }
+}
+
+impl HybridRoute {
+    pub(super) fn alone(route: Route) -> Self {
+        Self {
+            alone: Some(route),
+            names: Vec::new(),
+            num_samples: 0,
+            block_len: 1,
+            tables: Vec::new(),
+            num_owners: 1,
+            requests: Lists::new(1, Vec::new(), 0),
+            asked: Lists::new(1, Vec::new(), 0),
+            merges: Vec::new(),
+        }
+    }
+
+    pub(super) fn new(specs: &[TableSpec], shape: &RouteShape) -> Self {
+        let part = |(table, spec): (usize, &TableSpec)| {
+            TablePart::new(
+                spec,
+                shape.num_owners,
+                (shape.max_samples, shape.max_ids[table], shape.max_requests[table]),
+            )
+        };
+        let max_requests = shape.max_requests.iter().sum();
+        let max_asked = shape.max_asked.iter().sum::<usize>() * shape.num_sources;
+        Self {
+            alone: None,
+            names: specs.iter().map(|spec| spec.name.clone()).collect(),
+            num_samples: 0,
+            block_len: 1,
+            tables: specs.iter().enumerate().map(part).collect(),
+            num_owners: shape.num_owners,
+            requests: Lists::new(shape.num_owners, shape.max_requests.clone(), max_requests),
+            asked: Lists::new(shape.num_sources, shape.max_asked.clone(), max_asked),
+            merges: specs.iter().enumerate().map(|(t, spec)| Merge::new(spec, shape.merge(t))).collect(),
+        }
+    }
+
+    /// Samples of the slice.
+    pub fn num_samples(&self) -> usize {
+        self.alone.as_ref().map_or(self.num_samples, Route::num_samples)
+    }
+
+    /// The unique rows of each table and their samples, of a set that is alone.
+    pub fn as_alone(&self) -> Option<&Route> {
+        self.alone.as_ref()
+    }
+
+    /// How many rows of each table this rank asks each owner for: owners × tables.
+    pub fn request_counts(&self) -> &[u32] {
+        &self.requests.counts
+    }
+
+    /// Where the counts of the sources arrive: sources × tables, what each source's [`Self::request_counts`] say of this
+    /// owner.
+    pub fn asked_counts_mut(&mut self) -> &mut [u32] {
+        &mut self.asked.counts
+    }
+
+    /// What each source asks this owner for: sources × tables.
+    pub fn asked_counts(&self) -> &[u32] {
+        &self.asked.counts
+    }
+
+    /// The buffers of the exchange of ids, once the counts have arrived.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::Capacity`] where a source asks for more than was planned.
+    pub fn id_exchange(&mut self) -> Result<IdExchange<'_>> {
+        let tables = &self.tables;
+        self.asked.lay_out(&self.names, |table| tables[table].dim)?;
+        let (requested, asked) = (self.requests.num_rows(), self.asked.num_rows());
+        Ok(IdExchange {
+            requests: &self.requests.rows[..requested],
+            request_counts: &self.requests.totals,
+            asked: &mut self.asked.rows[..asked],
+            asked_counts: &self.asked.totals,
+        })
+    }
+
+    /// The exchange of vectors, in f32 elements: what this owner sends to each source, and what this rank receives from each
+    /// owner. Gradients travel the other way, in the same counts.
+    pub fn vector_exchange(&self) -> (&[usize], &[usize]) {
+        (&self.asked.elements, &self.requests.elements)
+    }
+
+    /// Unique rows of table `table` that this owner was asked for.
+    pub fn num_merged_rows(&self, table: usize) -> usize {
+        self.merges[table].rows().len()
+    }
+}
+
+/// One table's part of a route.
+#[derive(Debug)]
+pub(super) struct TablePart {
+    pub(super) dim: usize,
+    /// Unique rows and samples. Without deduplication every id of an infrequent row stands for itself.
+    pub(super) route: TableRoute,
+    /// The place of each row.
+    codes: Vec<Code>,
+    /// Per row: the element where its vector arrives and its gradient leaves, or `IN_REPLICA |` its row there.
+    pub(super) destinations: Vec<u64>,
+    /// Per id: the element where its vector lies, among those received or, with `IN_REPLICA`, among the frequent rows.
+    pub(super) origins: Vec<u64>,
+    /// This table's part of the requests, by owner.
+    wanted: Vec<u64>,
+    /// Per owner, placed rows and rows by formula: their number, then where the next one stands.
+    buckets: Vec<u32>,
+    /// Per owner, where its rows start among `wanted`, and their first element.
+    owners: Vec<(usize, usize)>,
+    /// Rows of the replica that occur, for tables that hide their rows: vectors lie in a list of these.
+    pub(super) frequent_rows: Option<Vec<u64>>,
+}
+
+impl TablePart {
+    fn new(spec: &TableSpec, num_owners: usize, sizes: (usize, usize, usize)) -> Self {
+        let (max_samples, max_ids, max_requests) = sizes;
+        Self {
+            dim: spec.dim,
+            route: TableRoute::new(spec, max_samples, max_ids, true),
+            codes: vec![Code::default(); max_ids],
+            destinations: vec![0; max_ids],
+            origins: vec![0; max_ids],
+            wanted: vec![0; max_requests],
+            buckets: vec![0; 2 * num_owners],
+            owners: vec![(0, 0); num_owners],
+            frequent_rows: None,
+        }
+    }
+
+    /// Finds unique rows and their places, and counts them by owner.
+    pub(super) fn fill(&mut self, bags: Bags, partition: &Partition, table: usize, deduplicate: bool) {
+        self.route.fill(bags);
+        let num_rows = self.route.num_rows;
+        partition.classify_rows(table, self.route.rows(), &mut self.codes[..num_rows]);
+        if !deduplicate {
+            self.split_duplicates();
+        }
+        self.buckets.fill(0);
+        for code in self.codes[..self.route.num_rows].iter().filter(|code| !code.is_frequent()) {
+            self.buckets[code.bucket()] += 1;
+        }
+    }
+
+    /// Lets every id of an infrequent row stand for itself.
+    fn split_duplicates(&mut self) {
+        let (route, codes) = (&mut self.route, &mut self.codes);
+        let pieces = |code: Code, len: u32| if code.is_frequent() { 1 } else { len };
+        let lengths = route.starts().windows(2).map(|bounds| bounds[1] - bounds[0]);
+        let mut end = codes.iter().zip(lengths).map(|(&code, len)| pieces(code, len) as usize).sum::<usize>();
+        let (unique, total) = (route.num_rows, end);
+        // From the back: what is written lies at or behind what is still to be read.
+        route.starts[total] = route.num_ids as u32;
+        let mut segment_end = route.num_ids as u32;
+        for index in (0..unique).rev() {
+            let (row, code, start) = (route.rows[index], codes[index], route.starts[index]);
+            let count = pieces(code, segment_end - start) as usize;
+            for piece in (0..count).rev() {
+                end -= 1;
+                (route.rows[end], codes[end], route.starts[end]) = (row, code, start + piece as u32);
+            }
+            segment_end = start;
+        }
+        route.num_rows = total;
+    }
+
+    /// Rows that this table asks `owner` for.
+    pub(super) fn count_of(&self, owner: usize) -> u32 {
+        self.buckets[2 * owner] + self.buckets[2 * owner + 1]
+    }
+
+    /// Sets where the vectors of `owner`'s rows lie.
+    pub(super) fn set_first_element(&mut self, owner: usize, element: usize) {
+        self.owners[owner].1 = element;
+    }
+
+    /// Gives every row and every id its element, and lists the requests by owner. Counts become positions.
+    pub(super) fn place(&mut self, keys: Keys) {
+        let mut before = 0;
+        for (owner, (first, _)) in self.owners.iter_mut().enumerate() {
+            *first = before as usize;
+            for bucket in &mut self.buckets[2 * owner..2 * owner + 2] {
+                before += std::mem::replace(bucket, before);
+            }
+        }
+        if let Some(frequent) = &mut self.frequent_rows {
+            frequent.clear();
+        }
+        let (route, dim) = (&self.route, self.dim as u64);
+        for index in 0..route.num_rows {
+            let code = self.codes[index];
+            let origin = if code.is_frequent() {
+                self.destinations[index] = IN_REPLICA | code.slot();
+                let entry = match &mut self.frequent_rows {
+                    None => code.slot(),
+                    Some(rows) => {
+                        rows.push(code.slot());
+                        rows.len() as u64 - 1
+                    }
+                };
+                IN_REPLICA | (entry * dim)
+            } else {
+                let place = &mut self.buckets[code.bucket()];
+                let at = *place as usize;
+                *place += 1;
+                self.wanted[at] = if keys == Keys::RawIds { route.rows[index] } else { code.local_row() };
+                let (first, element) = self.owners[code.owner()];
+                let element = element as u64 + (at - first) as u64 * dim;
+                self.destinations[index] = element;
+                element
+            };
+            for &position in
+                &route.positions()[route.starts[index] as usize..route.starts[index + 1] as usize]
+            {
+                self.origins[position as usize] = origin;
+            }
+        }
+    }
+
+    /// The requests to `owner`, which are `count`.
+    pub(super) fn wanted_of(&self, owner: usize, count: u32) -> &[u64] {
+        &self.wanted[self.owners[owner].0..][..count as usize]
+    }
+}

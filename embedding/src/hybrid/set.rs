@@ -1,0 +1,564 @@
+//! The tables of one rank among many: its shard of the infrequent rows, and its replica of the frequent ones.
+
+use super::partition::{Owner, Partition};
+use super::reduce::FrequentLayout;
+use super::route::{HybridRoute, RouteShape};
+use crate::checkpoint::TensorSpec;
+use crate::error::{EmbeddingError, Result};
+use crate::ids::{Ids, bags_of, check_range, num_samples};
+use crate::registry::{Registry, Shard, TableEnv};
+use crate::route::check_capacity;
+use crate::set::{EmbeddingSet, SetOptions, TableSlot, check, slot};
+use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, SparseStep, TableSpec};
+use crate::update::MAX_SUM_BLOCKS;
+use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::{DType, Mat, Stream};
+use std::sync::{Arc, MutexGuard};
+
+/// What a rank asks owners for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Deduplicate {
+    /// One vector per id. Right only where each rank has one sum block.
+    Off,
+    /// One vector per row that occurs in the rank's slice.
+    #[default]
+    Rank,
+    /// As [`Self::Rank`]; but owners are asked by the proxies of nodes, each of which merges what this many ranks request.
+    Node {
+        /// Ranks of a node: the same power of two everywhere.
+        ranks: usize,
+    },
+}
+
+impl Deduplicate {
+    /// Ranks behind one source of requests.
+    fn ranks_per_source(self) -> usize {
+        match self {
+            Deduplicate::Node { ranks } => ranks,
+            _ => 1,
+        }
+    }
+}
+
+/// What a hybrid set is built for, besides its tables.
+#[derive(Debug, Clone)]
+pub struct HybridOptions<'a> {
+    /// For this rank's slice of the batch: its samples and ids, and the rank's own sum blocks. The same on all ranks.
+    pub set: SetOptions<'a>,
+    /// Where rows lie; the same on all ranks.
+    pub partition: Arc<Partition>,
+    /// Which owner this rank is.
+    pub owner: Owner,
+    /// What it asks owners for; the same on all ranks.
+    pub deduplicate: Deduplicate,
+}
+
+/// The tables of one rank: the rows it owns, and its replica of the frequent ones.
+///
+/// Everything is taken by [`Self::new`]; afterwards no method allocates, but for errors, the first batch of bags or weights, and
+/// what tables of other authors do. Methods take `&self`, as those of [`EmbeddingSet`] do, and for the same reason.
+pub struct HybridSet {
+    pub(super) specs: Vec<TableSpec>,
+    pub(super) tensors: Vec<Vec<TensorSpec>>,
+    pub(super) tables: Vec<HybridTable>,
+    pub(super) partition: Arc<Partition>,
+    pub(super) owner: Owner,
+    pub(super) deduplicate: Deduplicate,
+    pub(super) frequent: FrequentLayout,
+    optimizer: Optimizer,
+    pub(super) frozen: bool,
+    width: usize,
+    max_samples: usize,
+    max_ids: Vec<usize>,
+    alone: Option<EmbeddingSet>,
+}
+
+/// One table and what this rank holds of it.
+pub(super) struct HybridTable {
+    pub(super) first_column: usize,
+    pub(super) dim: usize,
+    /// The rows that this rank owns.
+    pub(super) local: Option<TableSlot>,
+    /// The replica of the frequent rows.
+    pub(super) frequent: Option<TableSlot>,
+}
+
+impl HybridSet {
+    /// Builds and initialises this rank's part of `specs` with the kinds of `registry`; takes all memory that will be needed.
+    ///
+    /// Initial values depend on seed, table and row alone: a replica has the same on every rank, and so has any other partition.
+    ///
+    /// # Errors
+    /// Descriptions that a kind refuses, unknown kinds, memory that the system refuses.
+    ///
+    /// # Panics
+    /// When the partition is for other tables, does not know `owner`, or the options are not as [`SetOptions`] and
+    /// [`Deduplicate`] say.
+    pub fn new(
+        registry: &Registry,
+        stream: &Stream,
+        specs: &[TableSpec],
+        options: &HybridOptions,
+    ) -> Result<Self> {
+        check_options(specs, options);
+        let HybridOptions { set, partition, owner, deduplicate } = options.clone();
+        let alone = match partition.num_owners() {
+            1 => Some(EmbeddingSet::with_registry(registry, stream, specs, &set)?),
+            _ => None,
+        };
+        let mut tables = Vec::new();
+        if alone.is_none() {
+            let shape = route_shape(specs, options);
+            let mut first_column = 0;
+            for (table, spec) in specs.iter().enumerate() {
+                check(spec, set.max_samples, set.max_ids[table])?;
+                check_merge(spec, &shape, table)?;
+                tables.push(build(registry, stream, (table, spec), options, &shape, first_column)?);
+                first_column += spec.dim;
+            }
+        }
+        let tensors = match &alone {
+            Some(alone) => alone.tables().map(|(_, tensors)| tensors.to_vec()).collect(),
+            None => {
+                let tables = specs.iter().zip(&tables);
+                let tensors = tables.map(|(spec, table)| {
+                    Ok(tensors_of(spec, table, registry.kind(spec)?.shows_rows(), &set.optimizer))
+                });
+                tensors.collect::<Result<_>>()?
+            }
+        };
+        Ok(Self {
+            specs: specs.to_vec(),
+            tensors,
+            frequent: FrequentLayout::new(specs, &partition),
+            tables,
+            owner,
+            deduplicate,
+            optimizer: set.optimizer,
+            frozen: set.frozen,
+            width: specs.iter().map(|spec| spec.dim).sum(),
+            max_samples: set.max_samples,
+            max_ids: set.max_ids.to_vec(),
+            alone,
+            partition,
+        })
+    }
+
+    /// Memory that [`Self::new`] and `routes` calls of [`Self::new_route`] take; pure. The buffers of exchanges belong to the
+    /// caller: see [`Self::max_requested_elements`] and [`Self::max_asked_elements`]. Ranks of one process share the partition.
+    ///
+    /// # Errors
+    /// Descriptions that cannot be built, and unknown kinds.
+    pub fn memory(
+        registry: &Registry,
+        specs: &[TableSpec],
+        options: &HybridOptions,
+        routes: usize,
+    ) -> Result<MemoryNeeds> {
+        check_options(specs, options);
+        let (set, partition) = (&options.set, &options.partition);
+        if partition.num_owners() == 1 {
+            return EmbeddingSet::memory_with_registry(registry, specs, set, routes);
+        }
+        let shape = route_shape(specs, options);
+        let route = shape.bytes(specs).saturating_mul(routes as u64).saturating_add(partition.bytes());
+        let mut needs = vec![MemoryNeeds { work_bytes: route, ..MemoryNeeds::default() }];
+        for (table, spec) in specs.iter().enumerate() {
+            check(spec, set.max_samples, set.max_ids[table])?;
+            check_merge(spec, &shape, table)?;
+            let kind = registry.kind(spec)?;
+            let (local, frequent) = (shape.local_rows[table], partition.num_frequent(table));
+            let staged =
+                [(local, staged_rows(&shape, table)), (frequent, staged_frequent(frequent, &shape, table))];
+            for (rows, staged) in staged.into_iter().filter(|(rows, _)| *rows > 0) {
+                needs.push(kind.memory(&TableSpec { rows, ..spec.clone() }, &set.optimizer));
+                let bytes = if kind.shows_rows() { 0 } else { staged * spec.dim * DType::F32.bytes() };
+                needs.push(MemoryNeeds { work_bytes: bytes as u64, ..MemoryNeeds::default() });
+            }
+        }
+        Ok(needs.into_iter().sum())
+    }
+
+    /// A route with room for the largest planned slice. A schedule that runs ahead holds two.
+    pub fn new_route(&self) -> HybridRoute {
+        if let Some(alone) = &self.alone {
+            return HybridRoute::alone(alone.new_route());
+        }
+        let mut route = HybridRoute::new(&self.specs, &self.shape());
+        for (part, table) in route.tables.iter_mut().zip(&self.tables) {
+            let hidden = table.frequent.as_ref().is_some_and(|slot| slot.plain.is_none());
+            part.frequent_rows = hidden.then(|| Vec::with_capacity(part.route.max_ids()));
+        }
+        route
+    }
+
+    pub(super) fn shape(&self) -> RouteShape {
+        let sizes = (self.max_samples, &self.max_ids[..]);
+        shape_of(&self.specs, &self.partition, self.owner, self.deduplicate, sizes)
+    }
+
+    /// Finds the rows that this rank's slice touches and where they lie, and lists what to ask owners for; see
+    /// [`super::route`]. `block_len` is [`crate::update::sum_block_len`] of the batch of all ranks. Reads no weights.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and slices of another shape.
+    ///
+    /// # Panics
+    /// When the set is alone, or the route is another set's.
+    pub fn route<I: Ids + ?Sized>(
+        &self,
+        stream: &Stream,
+        ids: &I,
+        block_len: usize,
+        route: &mut HybridRoute,
+    ) -> Result<()> {
+        self.check_route(route);
+        let found = num_samples(&self.specs, ids)?;
+        for (table, spec) in self.specs.iter().enumerate() {
+            let num_ids = ids.table(table).values.len();
+            check_capacity(spec, &route.tables[table].route, num_ids, (found, self.max_samples))?;
+        }
+        (route.num_samples, route.block_len) = (found, block_len.max(1));
+        let deduplicate = self.deduplicate != Deduplicate::Off;
+        let partition = &*self.partition;
+        stream.pool().chunks_mut(&mut route.tables, 1, |table, part| {
+            part[0].fill(bags_of(ids, table), partition, table, deduplicate);
+        });
+        if route.tables.iter().any(|part| !part.route.in_range) {
+            check_range(&self.specs, &|table| bags_of(ids, table))?;
+        }
+        self.list_requests(stream, route)
+    }
+
+    /// Packs the requests by owner, and tells rows and ids where their vectors will lie.
+    fn list_requests(&self, stream: &Stream, route: &mut HybridRoute) -> Result<()> {
+        let HybridRoute { requests, tables, names, .. } = route;
+        let num_tables = tables.len();
+        for (list, count) in requests.counts.iter_mut().enumerate() {
+            *count = tables[list % num_tables].count_of(list / num_tables);
+        }
+        requests.lay_out(names, |table| self.tables[table].dim)?;
+        stream.pool().chunks_mut(tables, 1, |table, part| {
+            for owner in 0..self.partition.num_owners() {
+                part[0].set_first_element(owner, requests.first_element(owner, table));
+            }
+            part[0].place(self.specs[table].keys);
+        });
+        for (list, &count) in requests.counts.iter().enumerate() {
+            let wanted = tables[list % num_tables].wanted_of(list / num_tables, count);
+            requests.rows[requests.first_row[list]..][..count as usize].copy_from_slice(wanted);
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_route(&self, route: &HybridRoute) {
+        assert!(self.alone.is_none(), "a set that is alone takes the paths for one rank");
+        let fits = |(part, spec): (&super::route::TablePart, &TableSpec)| part.route.table_rows == spec.rows;
+        assert!(
+            route.alone.is_none()
+                && route.tables.len() == self.specs.len()
+                && route.num_owners == self.partition.num_owners()
+                && route.tables.iter().zip(&self.specs).all(fits),
+            "the route was made by this set"
+        );
+    }
+
+    pub(super) fn check_vectors(&self, vectors: &Mat, route: &HybridRoute) {
+        assert_eq!(vectors.cols(), self.width, "`{}` is as wide as all tables together", vectors.name());
+        assert_eq!(vectors.rows(), route.num_samples, "`{}` has the route's samples", vectors.name());
+    }
+
+    /// The tables of a set that is alone.
+    fn the_only(&self) -> &EmbeddingSet {
+        self.alone.as_ref().expect("the paths for one rank are taken by sets that are alone")
+    }
+
+    /// [`EmbeddingSet::route`], of a set that is alone.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// When there are several owners.
+    pub fn route_alone<I: Ids + ?Sized>(
+        &self,
+        stream: &Stream,
+        ids: &I,
+        route: &mut HybridRoute,
+    ) -> Result<()> {
+        let out = route.alone.as_mut().expect("the route was made by a set that is alone");
+        self.the_only().route(stream, ids, out)
+    }
+
+    /// [`EmbeddingSet::lookup`], of a set that is alone.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// When there are several owners, and as there.
+    pub fn lookup_alone<I: Ids + ?Sized>(&self, stream: &Stream, ids: &I, vectors: &Mat) -> Result<()> {
+        self.the_only().lookup(stream, ids, vectors)
+    }
+
+    /// [`EmbeddingSet::update`], of a set that is alone.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// When there are several owners, and as there.
+    pub fn update_alone(
+        &self,
+        stream: &Stream,
+        route: &HybridRoute,
+        d_vectors: &Mat,
+        step: &Step,
+    ) -> Result<()> {
+        let route = route.alone.as_ref().expect("the route was made by a set that is alone");
+        self.the_only().update(stream, route, d_vectors, step)
+    }
+
+    /// Lets tables of other authors bring rows near that a coming step asks for: those of the replica as soon as
+    /// [`Self::route`] is done, those that this rank owns after [`Self::accept`].
+    ///
+    /// # Errors
+    /// Those of the tables.
+    pub fn prefetch(&self, route: &HybridRoute) -> Result<()> {
+        if let (Some(alone), Some(route)) = (&self.alone, &route.alone) {
+            return alone.prefetch_routed(route);
+        }
+        for (index, table) in self.tables.iter().enumerate() {
+            let local = table.local.as_ref().filter(|slot| slot.plain.is_none());
+            if let Some(slot) = local {
+                slot.lock().prefetch(route.merges[index].rows())?;
+            }
+            if let (Some(slot), Some(rows)) = (&table.frequent, &route.tables[index].frequent_rows) {
+                slot.lock().prefetch(rows)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is one owner only: everything is local, and the paths for one rank are taken.
+    pub fn is_alone(&self) -> bool {
+        self.alone.is_some()
+    }
+
+    /// Columns of the matrix of vectors: the sum of all dims.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The tables' descriptions, with the rows of the whole model.
+    pub fn specs(&self) -> &[TableSpec] {
+        &self.specs
+    }
+
+    /// The sparse optimiser.
+    pub fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    /// Where rows lie.
+    pub fn partition(&self) -> &Arc<Partition> {
+        &self.partition
+    }
+
+    /// Which owner this rank is.
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// The tensors of table `table` with the rows of the whole model, as a checkpoint holds them. Of a table that hides its rows:
+    /// those of the part that lies here, none where there is no part.
+    pub fn tensors(&self, table: usize) -> &[TensorSpec] {
+        &self.tensors[table]
+    }
+
+    /// Each table with its tensors.
+    pub fn tables(&self) -> impl Iterator<Item = (&TableSpec, &[TensorSpec])> {
+        self.specs.iter().zip(self.tensors.iter().map(Vec::as_slice))
+    }
+
+    /// What this rank owns of table `table`, for what only the table itself can do: saving rows that it hides, say.
+    pub fn local_table(&self, table: usize) -> Option<MutexGuard<'_, Box<dyn EmbeddingTable>>> {
+        match &self.alone {
+            Some(alone) => Some(alone.table(table)),
+            None => self.tables[table].local.as_ref().map(TableSlot::lock),
+        }
+    }
+
+    /// This rank's replica of the frequent rows of table `table`, likewise.
+    pub fn frequent_table(&self, table: usize) -> Option<MutexGuard<'_, Box<dyn EmbeddingTable>>> {
+        self.tables.get(table)?.frequent.as_ref().map(TableSlot::lock)
+    }
+
+    /// Most f32 elements of the vectors that this rank requests for one slice: the worst case, in which no two ids of
+    /// infrequent rows are equal. The caller's buffers for received vectors and for gradients to owners are this long.
+    pub fn max_requested_elements(&self) -> usize {
+        self.elements(&self.shape().max_requests)
+    }
+
+    /// Most f32 elements of the vectors that sources ask this owner for: the worst case, in which all ids of all ranks are
+    /// unequal and belong here (or all rows that belong here are asked for by all). The caller's buffers for answers and for
+    /// gradients from sources are this long.
+    pub fn max_asked_elements(&self) -> usize {
+        let shape = self.shape();
+        self.elements(&shape.max_asked) * shape.num_sources
+    }
+
+    fn elements(&self, rows: &[usize]) -> usize {
+        if self.is_alone() {
+            return 0;
+        }
+        rows.iter().zip(&self.specs).map(|(rows, spec)| rows * spec.dim).sum()
+    }
+
+    pub(super) fn sparse_step<'a>(&'a self, step: &'a Step) -> SparseStep<'a> {
+        SparseStep { optimizer: &self.optimizer, step }
+    }
+
+    pub(super) fn alone(&self) -> Option<&EmbeddingSet> {
+        self.alone.as_ref()
+    }
+}
+
+fn check_options(specs: &[TableSpec], options: &HybridOptions) {
+    let (set, owners) = (&options.set, options.partition.num_owners());
+    assert_eq!(set.max_ids.len(), specs.len(), "max_ids has one number per table");
+    assert!(
+        (1..=MAX_SUM_BLOCKS).contains(&set.sum_blocks),
+        "sum_blocks lies in 1..={MAX_SUM_BLOCKS}, got {}",
+        set.sum_blocks
+    );
+    assert!(options.partition.is_for(specs), "the partition was made for these tables");
+    assert!(options.owner.0 < owners, "{:?} is one of {owners} owners", options.owner);
+    assert!(
+        owners == 1 || set.sum_blocks.is_power_of_two(),
+        "the blocks of a rank are a subtree: sum_blocks of a rank is a power of two, got {}",
+        set.sum_blocks
+    );
+    match options.deduplicate {
+        Deduplicate::Off => assert_eq!(set.sum_blocks, 1, "without deduplication a rank has one sum block"),
+        Deduplicate::Rank => {}
+        Deduplicate::Node { ranks } => assert!(
+            ranks.is_power_of_two() && owners.is_multiple_of(ranks),
+            "ranks of a node are a power of two and divide {owners}, got {ranks}"
+        ),
+    }
+}
+
+fn check_merge(spec: &TableSpec, shape: &RouteShape, table: usize) -> Result<()> {
+    if shape.merge(table).fits(spec.keys) {
+        return Ok(());
+    }
+    let (rows, ids) = (shape.local_rows[table], shape.max_asked[table]);
+    let reason =
+        format!("{rows} rows of one owner and {ids} ids of {} sources do not fit one key", shape.num_sources);
+    Err(EmbeddingError::Spec { table: spec.name.clone(), reason })
+}
+
+fn route_shape(specs: &[TableSpec], options: &HybridOptions) -> RouteShape {
+    let sizes = (options.set.max_samples, options.set.max_ids);
+    shape_of(specs, &options.partition, options.owner, options.deduplicate, sizes)
+}
+
+fn shape_of(
+    specs: &[TableSpec],
+    partition: &Partition,
+    owner: Owner,
+    deduplicate: Deduplicate,
+    (max_samples, max_ids): (usize, &[usize]),
+) -> RouteShape {
+    let ranks = deduplicate.ranks_per_source();
+    let unique = deduplicate != Deduplicate::Off;
+    let num_owners = partition.num_owners();
+    let tables = || specs.iter().zip(max_ids).enumerate();
+    // Of unique rows no more are asked for than there are; raw ids have no such bound.
+    let at_most = |ids: usize, rows: u64, spec: &TableSpec| match rows {
+        0 => 0,
+        rows if unique && spec.keys == Keys::RowIndices => ids.min(rows.try_into().unwrap_or(usize::MAX)),
+        _ => ids,
+    };
+    let owned = |table| (0..num_owners).map(|owner| partition.local_rows(table, Owner(owner))).sum::<u64>();
+    let local_rows: Vec<_> = (0..specs.len()).map(|table| partition.local_rows(table, owner)).collect();
+    RouteShape {
+        num_owners,
+        num_sources: num_owners / ranks,
+        max_samples,
+        max_ids: max_ids.to_vec(),
+        max_requests: tables().map(|(t, (spec, &ids))| at_most(ids, owned(t), spec)).collect(),
+        max_asked: tables().map(|(t, (spec, &ids))| at_most(ids * ranks, local_rows[t], spec)).collect(),
+        local_rows,
+    }
+}
+
+/// Rows of the staging matrix of an owner's table that hides its rows.
+fn staged_rows(shape: &RouteShape, table: usize) -> usize {
+    shape.max_asked[table] * shape.num_sources
+}
+
+/// Rows of the staging matrix of a replica that hides its rows: those that one batch of all ranks touches.
+fn staged_frequent(frequent: u64, shape: &RouteShape, table: usize) -> usize {
+    (shape.max_ids[table] * shape.num_owners).min(frequent as usize)
+}
+
+fn build(
+    registry: &Registry,
+    stream: &Stream,
+    (index, spec): (usize, &TableSpec),
+    options: &HybridOptions,
+    shape: &RouteShape,
+    first_column: usize,
+) -> Result<HybridTable> {
+    let (partition, owner) = (&*options.partition, options.owner);
+    let part = |rows: u64, staged: usize, row_of_local: &(dyn Fn(u64) -> u64 + Sync)| {
+        if rows == 0 {
+            return Ok(None);
+        }
+        let shard = Shard { table_rows: spec.rows, row_of_local };
+        let env = TableEnv {
+            stream,
+            optimizer: &options.set.optimizer,
+            seed: options.set.seed,
+            table_index: index as u64,
+            // A whole table is told nothing: it has all its rows, wherever it is.
+            shard: (spec.grain == Grain::Rows).then_some(shard),
+        };
+        let local = TableSpec { rows, ..spec.clone() };
+        let table = registry.kind(&local)?.build(&local, &env)?;
+        slot(table, &local, first_column, staged, &options.set.optimizer).map(Some)
+    };
+    let frequent = partition.num_frequent(index);
+    Ok(HybridTable {
+        first_column,
+        dim: spec.dim,
+        local: part(shape.local_rows[index], staged_rows(shape, index), &|row| {
+            partition.row_of_local(index, owner, row)
+        })?,
+        frequent: part(frequent, staged_frequent(frequent, shape, index), &|row| {
+            partition.row_of_frequent(index, row)
+        })?,
+    })
+}
+
+/// The tensors of the whole table, told from the part that lies here.
+fn tensors_of(
+    spec: &TableSpec,
+    table: &HybridTable,
+    shows_rows: bool,
+    optimizer: &Optimizer,
+) -> Vec<TensorSpec> {
+    let hidden = |slot: &&TableSlot| slot.plain.is_none();
+    let part = table.local.as_ref().or(table.frequent.as_ref());
+    match part {
+        Some(slot) if hidden(&slot) => slot.lock().tensors(),
+        Some(slot) => {
+            let tensors = slot.lock().tensors();
+            tensors.into_iter().map(|tensor| TensorSpec { rows: spec.rows, ..tensor }).collect()
+        }
+        None if shows_rows => spec.dense_tensors(optimizer),
+        None => Vec::new(),
+    }
+}

@@ -1,0 +1,221 @@
+//! Update: owners sum what sources sent for each of their rows and take one optimiser step on it; replicas take the same step
+//! on every rank, from the same sums.
+
+use super::route::HybridRoute;
+use super::set::{HybridSet, HybridTable};
+use super::vector::{FrequentTile, sum_merged_rows, update_frequent_tile, update_merged_tile};
+use crate::error::Result;
+use crate::set::TableSlot;
+use crate::table::{Rows, SparseStep};
+use crate::update::cpu::{OpenTable, TABLES_AT_ONCE, TILE_ENTRIES, rows_of_tile};
+use crate::update::vector::{SegmentSum, TableMemory, UpdateTile};
+use headlong_device::Stream;
+use headlong_device::optimizer::Step;
+use headlong_device::pool::SharedMut;
+use std::ops::Range;
+
+/// Rows of a replica that one task updates.
+const TILE_ROWS: usize = 256;
+
+/// Opens the memory of up to [`TABLES_AT_ONCE`] tables with plain rows for writing, and gives it to `body`.
+fn with_open<'a>(
+    tables: &'a [HybridTable],
+    part: impl Fn(&'a HybridTable) -> Option<&'a TableSlot>,
+    body: impl FnOnce(&[Option<TableMemory>; TABLES_AT_ONCE]),
+) {
+    let mut open: [Option<OpenTable>; TABLES_AT_ONCE] =
+        std::array::from_fn(|i| tables.get(i).and_then(&part).and_then(OpenTable::new));
+    let memory = std::array::from_fn(|i| open[i].as_mut().map(OpenTable::share));
+    body(&memory);
+}
+
+impl HybridSet {
+    /// Sums the gradients that sources sent, in the tree over sources, and takes one optimiser step on each row of this owner
+    /// that was asked for. `from_sources` is packed as the answers were. Does nothing in a frozen set.
+    ///
+    /// # Errors
+    /// Those of tables of other authors.
+    ///
+    /// # Panics
+    /// When `from_sources` has another length, the set is alone, or the route is another set's.
+    pub fn update_infrequent(
+        &self,
+        stream: &Stream,
+        route: &HybridRoute,
+        from_sources: &[f32],
+        step: &Step,
+    ) -> Result<()> {
+        self.check_route(route);
+        assert_eq!(from_sources.len(), route.asked.num_elements(), "one gradient came for each vector sent");
+        if self.frozen {
+            return Ok(());
+        }
+        let step = self.sparse_step(step);
+        for first in (0..self.tables.len()).step_by(TABLES_AT_ONCE) {
+            let last = self.tables.len().min(first + TABLES_AT_ONCE);
+            let (tables, merges) = (&self.tables[first..last], &route.merges[first..last]);
+            let most_parts = merges.iter().map(|merge| merge.num_parts()).max().unwrap_or(0);
+            let tiles = most_parts.div_ceil(TILE_ENTRIES);
+            with_open(
+                tables,
+                |table| table.local.as_ref(),
+                |memory| {
+                    stream.pool().run(tables.len() * tiles, &|task| {
+                        let (table, tile) = (task / tiles, task % tiles);
+                        let Some(memory) = memory[table] else { return };
+                        let merge = &merges[table];
+                        let range = rows_of_tile(merge.starts(), tile);
+                        if !range.is_empty() {
+                            let sum =
+                                SegmentSum { parts: merge.view(), data: from_sources, one_block: false };
+                            update_merged_tile(&UpdateTile { sum, rows: merge.rows(), range, memory, step });
+                        }
+                    });
+                },
+            );
+        }
+        self.update_staged(stream, route, from_sources, &step)
+    }
+
+    fn update_staged(
+        &self,
+        stream: &Stream,
+        route: &HybridRoute,
+        from_sources: &[f32],
+        step: &SparseStep,
+    ) -> Result<()> {
+        for (table, merge) in self.tables.iter().zip(&route.merges) {
+            let slot = table.local.as_ref();
+            let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?))) else {
+                continue;
+            };
+            if merge.rows().is_empty() {
+                continue;
+            }
+            let staging = staging.first_rows(merge.rows().len());
+            {
+                let sum = SegmentSum { parts: merge.view(), data: from_sources, one_block: false };
+                let mut gradients = staging.write::<f32>();
+                let out = SharedMut::new(gradients.data_mut());
+                stream.pool().run(merge.num_parts().div_ceil(TILE_ENTRIES), &|tile| {
+                    sum_merged_rows(&sum, out, 0, table.dim, rows_of_tile(merge.starts(), tile));
+                });
+            }
+            let gradients = staging.read::<f32>();
+            slot.lock().apply(stream, Rows::new(merge.rows()), gradients.view(), step)?;
+        }
+        Ok(())
+    }
+
+    /// Takes one optimiser step on the frequent rows that occurred on any rank, from the block that all ranks have added up.
+    ///
+    /// `ready` are the elements of the block that became final since the last call: ranges that rise and, over one step, cover
+    /// the block. A row is updated with the range that holds the end of its gradient; a table that hides its rows, with the one
+    /// that holds the end of all of its gradients. Does nothing in a frozen set.
+    ///
+    /// # Errors
+    /// Those of tables of other authors.
+    ///
+    /// # Panics
+    /// When `frequent` has another length or `ready` ends behind it.
+    pub fn update_frequent(
+        &self,
+        stream: &Stream,
+        frequent: &[f32],
+        ready: Range<usize>,
+        step: &Step,
+    ) -> Result<()> {
+        assert_eq!(frequent.len(), self.frequent.len, "the block holds all frequent rows");
+        assert!(ready.end <= frequent.len(), "ready elements {ready:?} of {}", frequent.len());
+        if self.frozen || ready.is_empty() {
+            return Ok(());
+        }
+        let step = self.sparse_step(step);
+        for first in (0..self.tables.len()).step_by(TABLES_AT_ONCE) {
+            let last = self.tables.len().min(first + TABLES_AT_ONCE);
+            self.update_replicas(stream, first..last, frequent, &ready, step);
+        }
+        self.update_hidden_replicas(stream, frequent, &ready, &step)
+    }
+
+    /// The rows of replica `table` whose gradients end in `ready`.
+    fn ready_rows(&self, table: usize, ready: &Range<usize>) -> Range<usize> {
+        let (place, dim) = (self.frequent.tables[table], self.tables[table].dim);
+        let rows_before =
+            |element: usize| (element.saturating_sub(place.first_gradient) / dim).min(place.rows);
+        rows_before(ready.start)..rows_before(ready.end)
+    }
+
+    fn update_replicas(
+        &self,
+        stream: &Stream,
+        range: Range<usize>,
+        frequent: &[f32],
+        ready: &Range<usize>,
+        step: SparseStep,
+    ) {
+        let tables = &self.tables[range.clone()];
+        let most_rows = range.clone().map(|table| self.ready_rows(table, ready).len()).max().unwrap_or(0);
+        let tiles = most_rows.div_ceil(TILE_ROWS);
+        if tiles == 0 {
+            return;
+        }
+        with_open(
+            tables,
+            |table| table.frequent.as_ref(),
+            |memory| {
+                stream.pool().run(tables.len() * tiles, &|task| {
+                    let (table, tile) = (task / tiles, task % tiles);
+                    let rows = self.ready_rows(range.start + table, ready);
+                    let first = rows.start + tile * TILE_ROWS;
+                    let rows = first..rows.end.min(first + TILE_ROWS);
+                    let Some(memory) = memory[table].filter(|_| !rows.is_empty()) else { return };
+                    let place = self.frequent.tables[range.start + table];
+                    update_frequent_tile(&FrequentTile {
+                        rows,
+                        touched: &frequent[place.first_touched..][..place.rows],
+                        gradients: &frequent[place.first_gradient..][..place.rows * tables[table].dim],
+                        memory,
+                        step,
+                    });
+                });
+            },
+        );
+    }
+
+    /// Replicas that hide their rows: the touched rows' gradients into the staging matrix, then the table's own `apply`.
+    fn update_hidden_replicas(
+        &self,
+        stream: &Stream,
+        frequent: &[f32],
+        ready: &Range<usize>,
+        step: &SparseStep,
+    ) -> Result<()> {
+        for (index, table) in self.tables.iter().enumerate() {
+            let slot = table.frequent.as_ref();
+            let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?))) else {
+                continue;
+            };
+            let place = self.frequent.tables[index];
+            if self.ready_rows(index, ready).end < place.rows
+                || ready.start >= place.first_gradient + place.rows * table.dim
+            {
+                continue;
+            }
+            let touched = &frequent[place.first_touched..][..place.rows];
+            let rows: Vec<u64> =
+                (0..).zip(touched).filter(|(_, count)| **count != 0.0).map(|(row, _)| row).collect();
+            let staging = staging.first_rows(rows.len());
+            {
+                let mut gradients = staging.write::<f32>();
+                for (entry, &row) in rows.iter().enumerate() {
+                    let from = place.first_gradient + row as usize * table.dim;
+                    gradients.row_mut(entry).copy_from_slice(&frequent[from..from + table.dim]);
+                }
+            }
+            let gradients = staging.read::<f32>();
+            slot.lock().apply(stream, Rows::new(&rows), gradients.view(), step)?;
+        }
+        Ok(())
+    }
+}

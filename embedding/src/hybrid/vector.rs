@@ -1,0 +1,222 @@
+//! Kernels of the hybrid ops: tiles of rows gathered, pooled, summed and updated.
+
+use super::merge::MergedParts;
+use super::route::IN_REPLICA;
+use crate::table::{Pooling, SparseStep};
+use crate::update::vector::{SampleParts, SegmentSum, TableMemory, UpdateTile};
+use crate::vector::{entries_ahead, prefetch_row};
+use headlong_device::pool::SharedMut;
+use headlong_device::{MatRef, vectorized};
+use std::ops::Range;
+
+/// Rows copied one behind the other.
+pub(super) struct Copy<'a> {
+    pub(super) weights: MatRef<'a>,
+    pub(super) rows: &'a [u64],
+    /// Where the first one goes.
+    pub(super) out: SharedMut<f32>,
+    pub(super) out_first: usize,
+}
+
+vectorized! {
+    /// Writes the vectors of `rows` one behind the other.
+    pub(super) fn copy_rows(tile: &Copy<'_>) {
+        let dim = tile.weights.cols();
+        let ahead = entries_ahead(dim);
+        let (data, stride) = (tile.weights.data(), tile.weights.stride());
+        for (index, &row) in tile.rows.iter().enumerate() {
+            if let Some(&coming) = tile.rows.get(index + ahead) {
+                prefetch_row(data, coming as usize * stride, dim);
+            }
+            // SAFETY: a list of asked rows has its own elements of `out`, `dim` for each row; this tile alone writes them.
+            let out = unsafe { tile.out.slice(tile.out_first + index * dim, dim) };
+            out.copy_from_slice(tile.weights.row(row as usize));
+        }
+    }
+
+    /// Pools the bags of one tile.
+    pub(super) fn pool_tile(tile: &PoolTile<'_>) {
+        let mut column = 0;
+        while column < tile.dim {
+            column += match tile.dim - column {
+                128.. => pool_strip::<128>(tile, column, 128),
+                64.. => pool_strip::<64>(tile, column, 64),
+                32.. => pool_strip::<32>(tile, column, 32),
+                16.. => pool_strip::<16>(tile, column, 16),
+                len => pool_strip::<16>(tile, column, len),
+            };
+        }
+    }
+
+    /// Sums the gradients of the rows `range`, each to its destination.
+    pub(super) fn reduce_tile(tile: &ReduceTile<'_>) {
+        for index in tile.range.clone() {
+            let destination = tile.destinations[index];
+            let out = if destination & IN_REPLICA != 0 {
+                let row = (destination & !IN_REPLICA) as usize;
+                // SAFETY: a row of the replica is one unique row of one tile; both places lie in the frequent block, by its
+                // layout.
+                let touched = unsafe { tile.frequent.slice(tile.first_touched + row, 1) };
+                touched[0] = 1.0;
+                // SAFETY: as above.
+                unsafe { tile.frequent.slice(tile.first_gradient + row * tile.dim, tile.dim) }
+            } else {
+                // SAFETY: every requested row has its own `dim` elements of the buffer, which is as long as all requests.
+                unsafe { tile.to_owners.slice(destination as usize, tile.dim) }
+            };
+            tile.sum.row(index, out);
+        }
+    }
+
+    /// Sums the gradients that sources sent for rows of this owner, and updates the rows.
+    pub(super) fn update_merged_tile(tile: &UpdateTile<'_, MergedParts<'_>>) {
+        tile.run();
+    }
+
+    /// Sums the gradients that sources sent, row after row from `first` on.
+    pub(super) fn sum_merged_rows(
+        sum: &SegmentSum<'_, MergedParts<'_>>, out: SharedMut<f32>, first: usize, dim: usize, rows: Range<usize>,
+    ) {
+        for index in rows {
+            // SAFETY: `out` holds one row of `dim` per unique row from `first` on, and each index is handed out once.
+            sum.row(index, unsafe { out.slice(first + index * dim, dim) });
+        }
+    }
+
+    /// Updates the rows of a replica that some rank touched.
+    pub(super) fn update_frequent_tile(tile: &FrequentTile<'_>) {
+        let TableMemory { weights, first, second } = tile.memory;
+        let dim = weights.cols;
+        for row in tile.rows.clone() {
+            if tile.touched[row] == 0.0 {
+                continue;
+            }
+            let gradient = &tile.gradients[row * dim..][..dim];
+            let at = row as u64;
+            // SAFETY: the row lies in the replica and in this tile alone.
+            let (weights, first, second) = unsafe { (weights.row(at), first.row(at), second.row(at)) };
+            tile.step.optimizer.apply(tile.step.step, weights, first, second, gradient);
+        }
+    }
+}
+
+/// Samples of one table, to be pooled.
+pub(super) struct PoolTile<'a> {
+    pub(super) dim: usize,
+    /// Where each id's vector lies.
+    pub(super) origins: &'a [u64],
+    /// Bounds of the tile's bags among the origins.
+    pub(super) offsets: &'a [u32],
+    /// One weight per id, or none at all.
+    pub(super) factors: &'a [f32],
+    pub(super) pooling: Pooling,
+    pub(super) received: &'a [f32],
+    pub(super) replica: &'a [f32],
+    /// Whether bags of frequent rows alone are pooled, or all others.
+    pub(super) frequent: bool,
+    pub(super) out: SharedMut<f32>,
+    pub(super) out_first: usize,
+    pub(super) out_stride: usize,
+}
+
+impl PoolTile<'_> {
+    #[inline(always)]
+    fn start_of(origin: u64) -> (bool, usize) {
+        (origin & IN_REPLICA != 0, (origin & !IN_REPLICA) as usize)
+    }
+
+    #[inline(always)]
+    fn row(&self, origin: u64, column: usize, len: usize) -> &[f32] {
+        let (frequent, start) = Self::start_of(origin);
+        let data = if frequent { self.replica } else { self.received };
+        &data[start + column..][..len]
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, entry: usize, column: usize, width: usize) {
+        if let Some(&origin) = self.origins.get(entry) {
+            let (frequent, start) = Self::start_of(origin);
+            // Note: of another tile, perhaps of another batch; a prefetch ignores what lies outside.
+            prefetch_row(
+                if frequent { self.replica } else { self.received },
+                start.wrapping_add(column),
+                width,
+            );
+        }
+    }
+}
+
+/// The columns `column .. column + len` of all samples of the tile, `len` at most `W`. Returns `len`.
+///
+/// The sums are those of [`crate::lookup`], operation by operation: which bits a vector has does not depend on where its rows
+/// came from.
+#[inline(always)]
+fn pool_strip<const W: usize>(tile: &PoolTile, column: usize, len: usize) -> usize {
+    let ahead = entries_ahead(W);
+    for (sample, bounds) in tile.offsets.windows(2).enumerate() {
+        let entries = bounds[0] as usize..bounds[1] as usize;
+        entries.clone().for_each(|entry| tile.prefetch(entry + ahead, column, W));
+        let origins = &tile.origins[entries.clone()];
+        if origins.iter().all(|origin| origin & IN_REPLICA != 0) != tile.frequent {
+            continue;
+        }
+        let first = tile.out_first + sample * tile.out_stride + column;
+        // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes these samples' columns of this
+        // table, and each call's slice is gone before the next one.
+        let out = unsafe { tile.out.slice(first, len) };
+        let [origin, rest @ ..] = origins else {
+            out.fill(0.0);
+            continue;
+        };
+        if let Some(factors) = tile.factors.get(entries) {
+            let mut sum = [0.0; W];
+            sum[..len].copy_from_slice(tile.row(*origin, column, len));
+            sum.iter_mut().for_each(|sum| *sum *= factors[0]);
+            for (&origin, &factor) in rest.iter().zip(&factors[1..]) {
+                let row = tile.row(origin, column, len);
+                sum[..len].iter_mut().zip(row).for_each(|(sum, value)| *sum += value * factor);
+            }
+            out.copy_from_slice(&sum[..len]);
+            continue;
+        }
+        if rest.is_empty() {
+            // Note: a mean of one is multiplied with 1, which changes no bit.
+            out.copy_from_slice(tile.row(*origin, column, len));
+            continue;
+        }
+        let mut sum = [0.0; W];
+        sum[..len].copy_from_slice(tile.row(*origin, column, len));
+        for &origin in rest {
+            sum[..len].iter_mut().zip(tile.row(origin, column, len)).for_each(|(sum, value)| *sum += value);
+        }
+        if tile.pooling == Pooling::Mean {
+            let reciprocal = 1.0 / origins.len() as f32;
+            sum.iter_mut().for_each(|sum| *sum *= reciprocal);
+        }
+        out.copy_from_slice(&sum[..len]);
+    }
+    len
+}
+
+/// Unique rows of one table, whose gradients are summed over the slice's samples.
+pub(super) struct ReduceTile<'a> {
+    pub(super) sum: SegmentSum<'a, SampleParts<'a>>,
+    pub(super) range: Range<usize>,
+    pub(super) destinations: &'a [u64],
+    pub(super) dim: usize,
+    pub(super) to_owners: SharedMut<f32>,
+    pub(super) frequent: SharedMut<f32>,
+    pub(super) first_touched: usize,
+    pub(super) first_gradient: usize,
+}
+
+/// Rows of one replica.
+pub(super) struct FrequentTile<'a> {
+    pub(super) rows: Range<usize>,
+    /// One number per row of the replica: not zero where it occurred.
+    pub(super) touched: &'a [f32],
+    /// The table's part of the frequent block.
+    pub(super) gradients: &'a [f32],
+    pub(super) memory: TableMemory,
+    pub(super) step: SparseStep<'a>,
+}

@@ -1,0 +1,305 @@
+//! All ranks of a job in one process: their sets side by side, exchanges done by copying.
+
+use super::{Jagged, bits, matrix};
+use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::{JaggedRef, Mat, Stream};
+use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition};
+use headlong_embedding::update::sum_block_len;
+use headlong_embedding::{Ids, Registry, SetOptions, TableSpec, WeightedIds};
+use std::sync::Arc;
+
+/// One table's bags of the whole batch, weighted or not.
+#[derive(Debug, Clone)]
+pub struct Bags {
+    pub bags: Vec<Vec<u64>>,
+    pub weights: Option<Vec<Vec<f32>>>,
+}
+
+impl Bags {
+    pub fn plain(bags: Vec<Vec<u64>>) -> Self {
+        Self { bags, weights: None }
+    }
+
+    /// The samples `first .. last`.
+    pub fn slice(&self, first: usize, last: usize) -> Self {
+        let bags = self.bags[first..last].to_vec();
+        Self { bags, weights: self.weights.as_ref().map(|weights| weights[first..last].to_vec()) }
+    }
+}
+
+/// A batch as the ops take it.
+pub struct Batch {
+    jagged: Vec<Jagged>,
+    weights: Vec<Option<Vec<f32>>>,
+}
+
+impl Batch {
+    pub fn new(tables: &[Bags]) -> Self {
+        Self {
+            jagged: tables.iter().map(|table| Jagged::new(&table.bags)).collect(),
+            weights: tables
+                .iter()
+                .map(|table| table.weights.as_ref().map(|weights| weights.concat()))
+                .collect(),
+        }
+    }
+
+    pub fn with<R>(&self, body: impl FnOnce(&dyn Ids) -> R) -> R {
+        let tables: Vec<JaggedRef> = self.jagged.iter().map(Jagged::view).collect();
+        let weights: Vec<Option<&[f32]>> = self.weights.iter().map(Option::as_deref).collect();
+        body(&WeightedIds { tables: &tables, weights: &weights })
+    }
+}
+
+/// How ids become known to owners, and how much is asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Variant {
+    pub deduplicate: Deduplicate,
+    pub known: bool,
+    /// Elements of the frequent block that become final together.
+    pub chunk: usize,
+}
+
+impl Default for Variant {
+    fn default() -> Self {
+        Self { deduplicate: Deduplicate::Rank, known: false, chunk: usize::MAX }
+    }
+}
+
+pub struct Ranks {
+    pub sets: Vec<HybridSet>,
+    pub routes: Vec<HybridRoute>,
+    pub stream: Stream,
+    pub num_blocks: usize,
+    pub variant: Variant,
+}
+
+/// What travelled in the last step.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Traffic {
+    pub requests: Vec<Vec<u64>>,
+    pub answers: Vec<Vec<f32>>,
+    pub gradients: Vec<Vec<f32>>,
+    pub frequent: Vec<f32>,
+}
+
+pub struct Shape<'a> {
+    pub specs: &'a [TableSpec],
+    pub optimizer: Optimizer,
+    pub num_blocks: usize,
+    pub max_samples: usize,
+    pub max_ids: usize,
+    pub threads: usize,
+}
+
+impl Ranks {
+    pub fn new(registry: &Registry, shape: &Shape, partition: Partition, variant: Variant) -> Self {
+        let stream = Stream::cpu(shape.threads);
+        let partition = Arc::new(partition);
+        let ranks = partition.num_owners();
+        let max_ids = vec![shape.max_ids; shape.specs.len()];
+        let set = |rank| {
+            let options = HybridOptions {
+                set: SetOptions {
+                    optimizer: shape.optimizer,
+                    seed: 11,
+                    max_samples: shape.max_samples,
+                    max_ids: &max_ids,
+                    sum_blocks: shape.num_blocks / ranks,
+                    frozen: false,
+                },
+                partition: Arc::clone(&partition),
+                owner: Owner(rank),
+                deduplicate: variant.deduplicate,
+            };
+            HybridSet::new(registry, &stream, shape.specs, &options).unwrap()
+        };
+        let sets: Vec<_> = (0..ranks).map(set).collect();
+        let routes = sets.iter().map(HybridSet::new_route).collect();
+        Self { sets, routes, stream, num_blocks: shape.num_blocks, variant }
+    }
+
+    /// First sample of each rank's slice of a batch of `samples`, and the end.
+    pub fn bounds(&self, samples: usize) -> Vec<usize> {
+        let len = sum_block_len(samples, self.num_blocks) * (self.num_blocks / self.sets.len());
+        (0..=self.sets.len()).map(|rank| (rank * len).min(samples)).collect()
+    }
+
+    /// Forward of one batch; the vectors of all samples.
+    pub fn forward(&mut self, tables: &[Bags], traffic: &mut Traffic) -> Vec<f32> {
+        let samples = tables[0].bags.len();
+        let bounds = self.bounds(samples);
+        let slices: Vec<Batch> = bounds
+            .windows(2)
+            .map(|bounds| {
+                Batch::new(&tables.iter().map(|t| t.slice(bounds[0], bounds[1])).collect::<Vec<_>>())
+            })
+            .collect();
+        self.route(&slices, samples);
+        traffic.requests =
+            self.routes.iter_mut().map(|route| route.id_exchange().unwrap().requests.to_vec()).collect();
+        self.exchange_vectors(traffic);
+        let received = transpose(&traffic.answers, &self.routes, |route| route.vector_exchange().0.to_vec());
+        let mut all = Vec::new();
+        for (rank, set) in self.sets.iter().enumerate() {
+            let rows = bounds[rank + 1] - bounds[rank];
+            let (_arena, vectors) = matrix(rows, set.width(), &vec![f32::NAN; rows * set.width()]);
+            slices[rank].with(|ids| {
+                set.lookup_frequent(&self.stream, ids, &self.routes[rank], &vectors).unwrap();
+                set.pool(&self.stream, ids, &self.routes[rank], &received[rank], &vectors).unwrap();
+            });
+            all.extend_from_slice(vectors.read::<f32>().data());
+        }
+        all
+    }
+
+    fn route(&mut self, slices: &[Batch], samples: usize) {
+        let block_len = sum_block_len(samples, self.num_blocks);
+        for ((set, route), slice) in self.sets.iter().zip(&mut self.routes).zip(slices) {
+            slice.with(|ids| set.route(&self.stream, ids, block_len, route).unwrap());
+        }
+        if self.variant.known {
+            with_all(slices, &mut |all| {
+                for (set, route) in self.sets.iter().zip(&mut self.routes) {
+                    set.accept_known(&self.stream, route, all).unwrap();
+                }
+            });
+            return;
+        }
+        self.exchange_ids();
+        for (set, route) in self.sets.iter().zip(&mut self.routes) {
+            set.accept(&self.stream, route).unwrap();
+        }
+    }
+
+    /// Counts, then ids.
+    fn exchange_ids(&mut self) {
+        let num_tables = self.sets[0].specs().len();
+        let counts: Vec<Vec<u32>> = self.routes.iter().map(|route| route.request_counts().to_vec()).collect();
+        for (owner, route) in self.routes.iter_mut().enumerate() {
+            let asked = route.asked_counts_mut();
+            for (source, counts) in counts.iter().enumerate() {
+                asked[source * num_tables..][..num_tables]
+                    .copy_from_slice(&counts[owner * num_tables..][..num_tables]);
+            }
+        }
+        let sent: Vec<(Vec<u64>, Vec<usize>)> = self
+            .routes
+            .iter_mut()
+            .map(|route| {
+                let exchange = route.id_exchange().unwrap();
+                (exchange.requests.to_vec(), exchange.request_counts.to_vec())
+            })
+            .collect();
+        for (owner, route) in self.routes.iter_mut().enumerate() {
+            let exchange = route.id_exchange().unwrap();
+            let arrived: Vec<u64> = sent
+                .iter()
+                .flat_map(|(ids, counts)| {
+                    let first: usize = counts[..owner].iter().sum();
+                    ids[first..first + counts[owner]].to_vec()
+                })
+                .collect();
+            exchange.asked.copy_from_slice(&arrived);
+        }
+    }
+
+    fn exchange_vectors(&self, traffic: &mut Traffic) {
+        traffic.answers = self
+            .sets
+            .iter()
+            .zip(&self.routes)
+            .map(|(set, route)| {
+                let len = route.vector_exchange().0.iter().sum();
+                assert!(len <= set.max_asked_elements());
+                let mut out = vec![f32::NAN; len];
+                set.answer(&self.stream, route, &mut out).unwrap();
+                out
+            })
+            .collect();
+    }
+
+    /// Backward and update of the batch that was routed last.
+    pub fn backward(&mut self, samples: usize, d_vectors: &[f32], step: &Step, traffic: &mut Traffic) {
+        let bounds = self.bounds(samples);
+        let mut blocks = Vec::new();
+        traffic.gradients.clear();
+        for (rank, set) in self.sets.iter().enumerate() {
+            let (first, last) = (bounds[rank] * set.width(), bounds[rank + 1] * set.width());
+            let (_arena, d_vectors): (_, Mat) =
+                matrix(bounds[rank + 1] - bounds[rank], set.width(), &d_vectors[first..last]);
+            let len: usize = self.routes[rank].vector_exchange().1.iter().sum();
+            assert!(len <= set.max_requested_elements());
+            let mut to_owners = vec![f32::NAN; len];
+            let mut frequent = vec![f32::NAN; set.frequent_len()];
+            set.reduce(&self.stream, &self.routes[rank], &d_vectors, &mut to_owners, &mut frequent);
+            traffic.gradients.push(to_owners);
+            blocks.push(frequent);
+        }
+        let arrived = transpose(&traffic.gradients, &self.routes, |route| route.vector_exchange().1.to_vec());
+        traffic.frequent = headlong_embedding::oracle::tree_sum(blocks);
+        for (rank, set) in self.sets.iter().enumerate() {
+            let route = &self.routes[rank];
+            set.update_infrequent(&self.stream, route, &arrived[rank], step).unwrap();
+            let mut first = 0;
+            while first < set.frequent_len() {
+                let last = set.frequent_len().min(first.saturating_add(self.variant.chunk));
+                set.update_frequent(&self.stream, &traffic.frequent, first..last, step).unwrap();
+                first = last;
+            }
+        }
+    }
+
+    /// Rows of one tensor of the whole model, put together from all ranks; replicas are equal.
+    pub fn tensor(&self, table: usize, tensor: usize) -> Vec<f32> {
+        let spec = &self.sets[0].tensors(table)[tensor];
+        let mut whole = vec![f32::NAN; spec.rows as usize * spec.cols];
+        for set in &self.sets {
+            let mut part = vec![f32::NAN; whole.len()];
+            set.export_rows(table, tensor, 0, &mut part).unwrap();
+            for (whole, part) in whole.iter_mut().zip(&part) {
+                if !part.is_nan() {
+                    assert!(whole.is_nan() || whole.to_bits() == part.to_bits(), "replicas differ");
+                    *whole = *part;
+                }
+            }
+        }
+        assert!(whole.iter().all(|x| !x.is_nan()), "every row lies somewhere");
+        whole
+    }
+
+    pub fn all_bits(&self) -> Vec<Vec<u32>> {
+        let set = &self.sets[0];
+        let tensors = (0..set.specs().len()).flat_map(|t| (0..set.tensors(t).len()).map(move |i| (t, i)));
+        tensors.map(|(table, tensor)| bits(&self.tensor(table, tensor))).collect()
+    }
+}
+
+/// Calls `body` with the ids of all slices at once.
+fn with_all(slices: &[Batch], body: &mut dyn FnMut(&[&dyn Ids])) {
+    let tables: Vec<Vec<JaggedRef>> =
+        slices.iter().map(|slice| slice.jagged.iter().map(Jagged::view).collect()).collect();
+    let weights: Vec<Vec<Option<&[f32]>>> =
+        slices.iter().map(|slice| slice.weights.iter().map(Option::as_deref).collect()).collect();
+    let ids: Vec<WeightedIds> =
+        tables.iter().zip(&weights).map(|(tables, weights)| WeightedIds { tables, weights }).collect();
+    body(&ids.iter().map(|ids| ids as &dyn Ids).collect::<Vec<_>>());
+}
+
+/// What each rank receives: the parts that are its own, of each sender's buffer, in the order of senders.
+fn transpose(
+    sent: &[Vec<f32>],
+    routes: &[HybridRoute],
+    counts: impl Fn(&HybridRoute) -> Vec<usize>,
+) -> Vec<Vec<f32>> {
+    let counts: Vec<_> = routes.iter().map(counts).collect();
+    (0..routes.len())
+        .map(|rank| {
+            let parts = sent.iter().zip(&counts).flat_map(|(buffer, counts)| {
+                let first: usize = counts[..rank].iter().sum();
+                buffer[first..first + counts[rank]].to_vec()
+            });
+            parts.collect()
+        })
+        .collect()
+}
