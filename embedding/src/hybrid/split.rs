@@ -1,0 +1,462 @@
+//! The split: which rows every rank holds, who owns the others, and how they are exchanged.
+//!
+//! A pure function of [`Statistics`], [`Costs`], the shape of the cluster and the batch. For every way to exchange that the topology
+//! allows and the settings do not exclude, candidates (all rows that were counted) are put in the order of their rates, most frequent
+//! first, and the number `k` of frequent ones is searched that makes
+//!
+//! ```text
+//! t_ids(k) + t_all_to_all(vectors, k) + t_all_to_all(gradients, k) + t_all_reduce(dense, k) + t_rows(k)
+//! ```
+//!
+//! least, within the memory limits. The order is that of benefit per byte: replicating a row of `dim` elements costs `4·dim` bytes in the
+//! all-reduce and saves a multiple of that in the exchange which depends on its rate alone. Small tables, whose rows are
+//! all frequent, come out wholly data-parallel by the same rule.
+//!
+//! Among ways to exchange the fastest is chosen, with one exception that needs no latency table: merging on the node is chosen
+//! where it sends fewer bytes between nodes than the best split that merges on the rank.
+
+mod balance;
+mod groups;
+mod search;
+
+use super::cost::{Costs, StepSizes, StepTimes};
+use super::partition::{Owner, TablePlacement};
+use super::statistics::{Statistics, StatisticsError};
+use super::traffic::{self, Cluster, Exchange, Hops, IdSource, Merge, Traffic, Variant};
+use crate::table::{Grain, Keys, TableSpec};
+use balance::Balanced;
+use groups::{Candidates, Sums};
+use headlong_device::optimizer::Optimizer;
+use serde::Serialize;
+
+/// Which rows become frequent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HybridMode {
+    /// None: pure model parallelism.
+    Off,
+    /// As many as make a step fastest.
+    Auto,
+    /// This many, the most frequent ones of all tables.
+    Rows(u64),
+}
+
+/// Where one table may lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PlacementChoice {
+    /// As the split decides.
+    #[default]
+    Auto,
+    /// On every rank.
+    DataParallel,
+    /// Divided by rows, none replicated.
+    RowWise,
+    /// On one rank: this one, or the one with the least traffic.
+    TableWise(Option<Owner>),
+}
+
+/// What a split is made for.
+#[derive(Debug, Clone)]
+pub struct SplitOptions<'a> {
+    /// The tables.
+    pub specs: &'a [TableSpec],
+    /// Nodes and ranks.
+    pub cluster: Cluster,
+    /// Samples of a step, over all ranks.
+    pub batch_size: u64,
+    /// The sparse optimiser, whose state lies beside each row.
+    pub optimizer: &'a Optimizer,
+    /// Which rows become frequent.
+    pub mode: HybridMode,
+    /// One for each table, or none: all are `Auto`.
+    pub placements: &'a [PlacementChoice],
+    /// Bytes of the dense gradients that are summed in the same all-reduce.
+    pub dense_bytes: u64,
+    /// Bytes of one element of a vector on its way: 4, or 2 where vectors are compressed.
+    pub wire_bytes: usize,
+    /// Bytes of one rank that replicas may take: weights, states and gradients.
+    pub replicated_limit_bytes: Option<u64>,
+    /// Bytes of one rank that all its rows may take.
+    pub memory_limit_bytes: Option<u64>,
+    /// Where equal rows are merged; `None`: by cost.
+    pub merge: Option<Merge>,
+    /// How vectors travel; `None`: by cost.
+    pub exchange: Option<Exchange>,
+    /// How ids get known; `None`: by cost.
+    pub ids: Option<IdSource>,
+}
+
+impl<'a> SplitOptions<'a> {
+    /// Everything by cost, with nothing else in the all-reduce and no limit of memory.
+    pub fn new(specs: &'a [TableSpec], cluster: Cluster, batch_size: u64, optimizer: &'a Optimizer) -> Self {
+        Self {
+            specs,
+            cluster,
+            batch_size,
+            optimizer,
+            mode: HybridMode::Auto,
+            placements: &[],
+            dense_bytes: 0,
+            wire_bytes: 4,
+            replicated_limit_bytes: None,
+            memory_limit_bytes: None,
+            merge: None,
+            exchange: None,
+            ids: None,
+        }
+    }
+
+    fn placement(&self, table: usize) -> PlacementChoice {
+        self.placements.get(table).copied().unwrap_or_default()
+    }
+
+    /// Bytes of one row with its optimiser state.
+    fn row_bytes(&self, table: usize) -> u64 {
+        let spec = &self.specs[table];
+        (spec.dim * spec.dtype.bytes()) as u64 + self.optimizer.state_bytes(1, spec.dim)
+    }
+
+    /// Bytes that one frequent row takes on a rank: the row, its state, its gradient.
+    fn replica_bytes(&self, table: usize) -> u64 {
+        self.row_bytes(table) + gradient_bytes(&self.specs[table]) as u64
+    }
+}
+
+/// Bytes of one frequent row in the buffer of the all-reduce.
+fn gradient_bytes(spec: &TableSpec) -> f64 {
+    spec.dim as f64 * 4.0 + traffic::TOUCHED_BYTES
+}
+
+/// Why there is no split.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SplitError {
+    /// Statistics of other tables.
+    #[error(transparent)]
+    Statistics(#[from] StatisticsError),
+    /// Even without a frequent row, or with those asked for, a rank needs more memory than it may take.
+    #[error(
+        "the rows of one rank take {needed_bytes} bytes with {frequent_rows} frequent rows, the limit is {limit_bytes}"
+    )]
+    Memory {
+        /// Bytes of the rank with the most.
+        needed_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+        /// Frequent rows of the split that was tried.
+        frequent_rows: u64,
+    },
+    /// A setting that the tables or the topology do not allow.
+    #[error("{what}: {reason}")]
+    Impossible {
+        /// The setting, or the table.
+        what: String,
+        /// Why it cannot be.
+        reason: String,
+    },
+}
+
+/// One table of a split.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TableSplit {
+    /// Its name.
+    pub name: String,
+    /// Its rows.
+    pub rows: u64,
+    /// Elements of a row.
+    pub dim: usize,
+    /// Rows that every rank holds.
+    pub frequent_rows: u64,
+    /// Rows whose owner was chosen.
+    pub placed_rows: u64,
+    /// Expected share of its lookups that frequent rows serve, 0 to 1.
+    pub covered_share: f64,
+    /// Bytes of the rank that holds most of it.
+    pub bytes_per_rank: u64,
+    /// Bytes in a step that it causes, over all ranks.
+    pub traffic: Hops,
+    /// Bytes that it would cause if every lookup asked its owner for a vector: pure model parallelism, nothing merged.
+    pub pure_traffic: Hops,
+}
+
+/// A way to exchange that was considered, with its best split.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Considered {
+    /// The way.
+    pub variant: Variant,
+    /// Frequent rows.
+    pub frequent_rows: u64,
+    /// Bytes between nodes in a step, over all ranks, without the dense gradients.
+    pub inter_node_bytes: f64,
+    /// Predicted time of exchange and rows.
+    pub total_us: f64,
+}
+
+/// The split, and what it is expected to cost.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Split {
+    /// How rows are exchanged.
+    pub variant: Variant,
+    /// The tables.
+    pub tables: Vec<TableSplit>,
+    /// Where their rows lie: what [`super::Partition::new`] takes.
+    #[serde(skip)]
+    pub placements: Vec<TablePlacement>,
+    /// Bytes in a step, over all ranks.
+    pub traffic: Traffic,
+    /// The same without frequent rows and without merging.
+    pub pure_traffic: Traffic,
+    /// Time of exchange and rows in a step.
+    pub times: StepTimes,
+    /// Traffic of the busiest owner over that of the mean.
+    pub owner_imbalance: f64,
+    /// Bytes of rows and states on the rank that holds most, with the gradients of frequent rows.
+    pub bytes_per_rank: u64,
+    /// Bytes thereof that replicas take.
+    pub replicated_bytes: u64,
+    /// Every way that was considered.
+    pub considered: Vec<Considered>,
+}
+
+impl Split {
+    /// Frequent rows of all tables.
+    pub fn frequent_rows(&self) -> u64 {
+        self.tables.iter().map(|table| table.frequent_rows).sum()
+    }
+
+    /// Expected share of all lookups that frequent rows serve.
+    pub fn covered_share(&self, statistics: &Statistics) -> f64 {
+        let lookups: u64 = statistics.tables.iter().map(|table| table.lookups).sum();
+        let tables = self.tables.iter().zip(&statistics.tables);
+        let covered: f64 = tables.map(|(split, table)| split.covered_share * table.lookups as f64).sum();
+        if lookups == 0 { 0.0 } else { covered / lookups as f64 }
+    }
+}
+
+/// A table becomes wholly data-parallel where that makes the predicted time longer by no more than this part: nothing needs to be
+/// looked up in a partition then.
+const WHOLE_TABLE_SLACK: f64 = 1e-4;
+
+/// Finds the split.
+///
+/// # Errors
+/// [`SplitError`].
+pub fn split(
+    statistics: &Statistics,
+    costs: &Costs,
+    options: &SplitOptions<'_>,
+) -> Result<Split, SplitError> {
+    statistics.check_tables(options.specs)?;
+    check(options)?;
+    let candidates = Candidates::new(statistics, options);
+    let mut tried = Vec::new();
+    for variant in variants(options)? {
+        let context = Context { costs, options, candidates: &candidates, variant };
+        tried.push((context, context.best()?));
+    }
+    let considered = tried.iter().map(|(context, chosen)| context.considered(chosen)).collect::<Vec<_>>();
+    let (context, chosen) = &tried[choose(&considered)];
+    Ok(context.finish(chosen, statistics, considered))
+}
+
+/// The fastest; but where merging on the node sends less between nodes, the fastest that does so.
+fn choose(considered: &[Considered]) -> usize {
+    let fastest = |wanted: &dyn Fn(&Considered) -> bool| {
+        let all = considered.iter().enumerate().filter(|(_, way)| wanted(way));
+        all.min_by(|(_, one), (_, other)| one.total_us.total_cmp(&other.total_us)).map(|(index, _)| index)
+    };
+    let on_node = fastest(&|way| way.variant.merge == Merge::Node);
+    let elsewhere = fastest(&|way| way.variant.merge != Merge::Node);
+    match (on_node, elsewhere) {
+        (Some(node), Some(rank)) if considered[node].inter_node_bytes < considered[rank].inter_node_bytes => {
+            node
+        }
+        _ => fastest(&|_| true).expect("there is at least one way to exchange"),
+    }
+}
+
+fn check(options: &SplitOptions<'_>) -> Result<(), SplitError> {
+    let impossible =
+        |what: &str, reason: String| Err(SplitError::Impossible { what: what.to_owned(), reason });
+    if !options.placements.is_empty() && options.placements.len() != options.specs.len() {
+        let reason = format!("{} for {} tables", options.placements.len(), options.specs.len());
+        return impossible("placements", reason);
+    }
+    for (table, spec) in options.specs.iter().enumerate() {
+        let name = format!("table `{}`", spec.name);
+        match options.placement(table) {
+            PlacementChoice::DataParallel if spec.keys == Keys::RawIds => {
+                return impossible(&name, "tables asked with raw ids are not replicated".to_owned());
+            }
+            PlacementChoice::RowWise if spec.grain == Grain::Whole => {
+                return impossible(&name, "its rows share storage and cannot be divided".to_owned());
+            }
+            PlacementChoice::TableWise(Some(Owner(owner))) if owner >= options.cluster.num_ranks() => {
+                let reason = format!("owner {owner} of {} ranks", options.cluster.num_ranks());
+                return impossible(&name, reason);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn variants(options: &SplitOptions<'_>) -> Result<Vec<Variant>, SplitError> {
+    let cluster = &options.cluster;
+    let (levels, subtrees) = (cluster.has_levels(), cluster.nodes_are_subtrees());
+    let merges = match options.merge {
+        // With one rank a node there is nothing to merge on it, with one node nothing that crosses.
+        Some(Merge::Node) if !levels => vec![Merge::Rank],
+        Some(Merge::Node) if !subtrees => {
+            return Err(SplitError::Impossible {
+                what: "merging on the node".to_owned(),
+                reason:
+                    "nodes must have equally many ranks, a power of two: sums over ranks are a binary tree"
+                        .to_owned(),
+            });
+        }
+        Some(merge) => vec![merge],
+        None if levels && subtrees => vec![Merge::Rank, Merge::Node],
+        None => vec![Merge::Rank],
+    };
+    let exchanges = match options.exchange {
+        _ if !levels => vec![Exchange::Flat],
+        Some(exchange) => vec![exchange],
+        None => vec![Exchange::Flat, Exchange::Hierarchical],
+    };
+    let sources = match options.ids {
+        Some(ids) => vec![ids],
+        None => vec![IdSource::Exchange, IdSource::Known],
+    };
+    let mut variants = Vec::new();
+    for &merge in &merges {
+        for &exchange in &exchanges {
+            // Merging on the node is a way of its own, inside the node and then across.
+            let other_way = merge == Merge::Node && exchange != exchanges[exchanges.len() - 1];
+            if !other_way {
+                variants.extend(sources.iter().map(|&ids| Variant { merge, exchange, ids }));
+            }
+        }
+    }
+    Ok(variants)
+}
+
+/// One way to exchange, and everything it is judged by.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    costs: &'a Costs,
+    options: &'a SplitOptions<'a>,
+    candidates: &'a Candidates,
+    variant: Variant,
+}
+
+/// How many candidates are frequent, and which tables wholly.
+#[derive(Debug, Clone)]
+struct Chosen {
+    num_frequent: u64,
+    whole: Vec<bool>,
+    sums: Sums,
+}
+
+impl Context<'_> {
+    /// Bytes of a step in which infrequent rows and the buffer come to `sums`.
+    fn traffic(&self, sums: &Sums) -> Traffic {
+        let (options, cluster) = (self.options, &self.options.cluster);
+        let dense = options.dense_bytes as f64;
+        let way = self.costs.all_reduce_way(cluster, sums.buffer_bytes + dense);
+        let all_reduce = |bytes| traffic::all_reduce(cluster, way, bytes);
+        let ids = if self.variant.ids == IdSource::Known { Hops::default() } else { sums.requests };
+        Traffic {
+            ids: ids * traffic::ID_BYTES + traffic::count_bytes(cluster, self.variant, options.specs.len()),
+            vectors: sums.vector_bytes,
+            gradients: sums.vector_bytes,
+            frequent: all_reduce(sums.buffer_bytes),
+            dense: all_reduce(dense),
+        }
+    }
+
+    fn times(&self, sums: &Sums) -> StepTimes {
+        let options = self.options;
+        let step = StepSizes {
+            buffer_bytes: sums.buffer_bytes + options.dense_bytes as f64,
+            lookups: self.candidates.lookups_per_step,
+            work: sums.work,
+        };
+        self.costs.step_times(&options.cluster, self.variant, &self.traffic(sums), &step)
+    }
+
+    fn total_us(&self, sums: &Sums) -> f64 {
+        self.times(sums).total_us()
+    }
+
+    fn considered(&self, chosen: &Chosen) -> Considered {
+        Considered {
+            variant: self.variant,
+            frequent_rows: self.frequent_rows(chosen).iter().sum(),
+            inter_node_bytes: self.traffic(&chosen.sums).of_embeddings().inter,
+            total_us: self.total_us(&chosen.sums),
+        }
+    }
+
+    /// Frequent rows of each table.
+    fn frequent_rows(&self, chosen: &Chosen) -> Vec<u64> {
+        let mut rows = self.candidates.frequent_of_tables(chosen.num_frequent);
+        for (table, rows) in rows.iter_mut().enumerate().filter(|(table, _)| chosen.whole[*table]) {
+            *rows = self.options.specs[table].rows;
+        }
+        rows
+    }
+
+    fn finish(&self, chosen: &Chosen, statistics: &Statistics, considered: Vec<Considered>) -> Split {
+        let options = self.options;
+        let frequent = self.frequent_rows(chosen);
+        let balanced = Balanced::new(self, chosen, statistics);
+        let tables = (0..options.specs.len()).map(|table| self.table(table, chosen, &frequent, &balanced));
+        let tables: Vec<_> = tables.collect();
+        let pure = Variant { merge: Merge::Off, ..self.variant };
+        let pure = Context { variant: pure, ..*self };
+        let replicated = frequent.iter().enumerate();
+        let replicated_bytes = replicated.map(|(table, rows)| rows * options.replica_bytes(table)).sum();
+        Split {
+            variant: self.variant,
+            placements: balanced.placements,
+            traffic: self.traffic(&chosen.sums),
+            pure_traffic: pure.traffic(&pure.nothing_frequent()),
+            times: self.times(&chosen.sums),
+            owner_imbalance: balanced.imbalance,
+            bytes_per_rank: balanced.owned_bytes.iter().max().copied().unwrap_or(0) + replicated_bytes,
+            replicated_bytes,
+            tables,
+            considered,
+        }
+    }
+
+    fn table(&self, table: usize, chosen: &Chosen, frequent: &[u64], balanced: &Balanced) -> TableSplit {
+        let (options, spec) = (self.options, &self.options.specs[table]);
+        let rows = frequent[table];
+        let owned = if chosen.whole[table] { 0 } else { balanced.largest_share[table] };
+        let pure = Context { variant: Variant { merge: Merge::Off, ..self.variant }, ..*self };
+        let bytes = |context: &Context<'_>, sums: &Sums| {
+            let ids = if context.variant.ids == IdSource::Known { Hops::default() } else { sums.requests };
+            let all = options.dense_bytes as f64 + chosen.sums.buffer_bytes;
+            let way = self.costs.all_reduce_way(&options.cluster, all);
+            sums.vector_bytes * 2.0
+                + ids * traffic::ID_BYTES
+                + traffic::all_reduce(&options.cluster, way, sums.buffer_bytes)
+        };
+        let sums = self.table_sums(table, chosen);
+        TableSplit {
+            name: spec.name.clone(),
+            rows: spec.rows,
+            dim: spec.dim,
+            frequent_rows: rows,
+            placed_rows: balanced.placed_rows[table],
+            covered_share: self.candidates.covered_share(table, chosen.num_frequent, chosen.whole[table]),
+            bytes_per_rank: owned * options.row_bytes(table) + rows * options.replica_bytes(table),
+            traffic: bytes(self, &sums),
+            pure_traffic: bytes(&pure, &pure.table_infrequent(table)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
