@@ -31,7 +31,8 @@
 //! # Beside the plan
 //!
 //! * [`HybridRoute::id_exchange`] returns a `Result`: counts come from other ranks and are checked against what was planned.
-//! * [`Deduplicate::Node`] tells owners that their sources are nodes, not ranks.
+//! * [`Deduplicate::Node`] tells owners that their sources are nodes; the proxies' part is [`NodeProxy`], and requests are packed
+//!   by rail.
 //! * "Sources" are ranks, or nodes under [`Deduplicate::Node`].
 //! * [`HybridSet::update_frequent`] updates a row with the range that holds the last element of its gradient.
 //!
@@ -42,17 +43,22 @@
 
 mod accept;
 mod answer;
+pub mod cost;
 mod merge;
+mod node;
 mod partition;
 mod pool;
 mod reduce;
 mod route;
 mod set;
+pub mod split;
 pub mod statistics;
+pub mod traffic;
 mod transfer;
 mod update;
 mod vector;
 
+pub use node::{NodeProxy, RankExchange};
 pub use partition::{MAX_OWNERS, Owner, Partition, Place, TablePlacement};
 pub use route::{HybridRoute, IdExchange};
 pub use set::{Deduplicate, HybridOptions, HybridSet};
