@@ -35,7 +35,8 @@ pub struct CommOptions {
     /// All-reduces of at most this many bytes take one step, in which everybody sends everything to everybody; none: as
     /// measured for the transport and the number of ranks. The result has the same bits.
     pub one_step_bytes: Option<usize>,
-    /// Larger all-reduces are done this many bytes at a time, which then stay in the cache between the two steps.
+    /// Larger all-reduces are done this many bytes at a time: a bound for the memory that transports need which cannot show
+    /// messages in place.
     pub chunk_bytes: usize,
     /// [`Communicator::all_reduce_ring`](crate::Communicator::all_reduce_ring) uses the ring from this many bytes on.
     pub ring_bytes: usize,
@@ -49,7 +50,7 @@ impl Default for CommOptions {
             all_to_all: AllToAll::Auto,
             compress: Compress::None,
             one_step_bytes: None,
-            chunk_bytes: 512 << 10,
+            chunk_bytes: 4 << 20,
             ring_bytes: 1 << 20,
             deadline: Duration::from_secs(120),
         }

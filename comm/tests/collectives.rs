@@ -34,7 +34,9 @@ fn small<T: From<u8>>(rank: usize, i: usize) -> T {
 }
 
 fn sums<T: From<u8> + std::ops::Add<Output = T>>(ranks: usize, len: usize) -> Vec<T> {
-    (0..len).map(|i| (0..ranks).map(|rank| small::<T>(rank, i)).reduce(|a, b| a + b).unwrap()).collect()
+    (0..len)
+        .map(|i| (0..ranks).map(|rank| small::<T>(rank, i)).reduce(|a, b| a + b).expect("at least one rank"))
+        .collect()
 }
 
 /// Runs `work` on all ranks; what each did must have worked.

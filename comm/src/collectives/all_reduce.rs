@@ -81,7 +81,7 @@ impl Communicator {
     /// Up to this many elements one step is faster: everybody reads everything, but waits only once.
     fn one_step_elements<T: Element>(&self) -> usize {
         let measured = match (self.transport().name(), self.num_ranks()) {
-            ("local", 2) => 32 << 10,
+            ("local", 2) => 64 << 10,
             ("local", _) => 16 << 10,
             (_, 2) => 64 << 10,
             (_, ranks) => (128 << 10) / ranks,

@@ -22,7 +22,7 @@ use std::time::Duration;
 use world::World;
 
 /// Messages of at most this many bytes are copied into the slot.
-const EAGER_BYTES: usize = 4096;
+const EAGER_BYTES: usize = 1024;
 
 /// One rank's end of a world of threads.
 pub struct LocalTransport {

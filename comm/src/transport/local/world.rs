@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Asks whether the message is there this many times before the core is offered to others, where every rank can have one.
-const POLLS: u32 = 400;
+/// Asks whether the message is there this many times (two microseconds) before the core is offered to others, where every
+/// rank can have one: another program may have taken it, and then the peer waits for this core.
+const POLLS: u32 = 40;
 /// As above, where ranks share cores: whoever is waited for may be waiting for this core.
-const POLLS_CROWDED: u32 = 20;
+const POLLS_CROWDED: u32 = 5;
 /// How long the core is offered to others before the thread sleeps until it is woken.
 const YIELDING: Duration = Duration::from_micros(300);
 /// A sleeper looks up this often although nobody has woken it: to see that its time is over.
