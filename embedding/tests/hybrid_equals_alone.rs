@@ -3,132 +3,13 @@
 #[cfg(test)]
 mod common;
 
-use common::ranks::{Bags, Batch, Ranks, Shape, Traffic, Variant};
-use common::{bits, matrix, random_bags};
-use headlong_device::Stream;
-use headlong_device::optimizer::{Optimizer, Step};
-use headlong_device::rng::CounterRng;
-use headlong_device::testing::uniform;
-use headlong_embedding::hybrid::{Deduplicate, Owner, Partition, TablePlacement};
+use common::cases::{STEPS, alone, partition, ranks, specs};
+use common::ranks::Variant;
+use headlong_device::optimizer::Optimizer;
+use headlong_embedding::TableSpec;
+use headlong_embedding::hybrid::{Deduplicate, Partition};
 use headlong_embedding::testing::every_optimizer;
-use headlong_embedding::{EmbeddingSet, Pooling, Registry, SetOptions, TableSpec};
 use proptest::prelude::*;
-
-fn specs() -> Vec<TableSpec> {
-    let mean = |name, rows, dim| TableSpec { pooling: Pooling::Mean, ..TableSpec::new(name, rows, dim) };
-    vec![
-        TableSpec::new("a", 3, 16),
-        TableSpec::new("b", 500, 20),
-        mean("c", 40, 33),
-        TableSpec::new("d", 300, 5),
-        TableSpec::new("e", 1, 1),
-    ]
-}
-
-/// One-hot, bags with duplicates and empty ones, means, weights.
-fn batch(specs: &[TableSpec], seed: u64, samples: usize) -> Vec<Bags> {
-    let longest = [0, 0, 4, 3, 2];
-    let tables = specs.iter().zip(longest).map(|(spec, longest)| {
-        let bags = random_bags(seed, samples, spec.rows, longest);
-        let mut numbers = uniform(seed + 7, bags.concat().len()).into_iter();
-        let weights = bags.iter().map(|bag| bag.iter().map(|_| numbers.next().unwrap()).collect()).collect();
-        Bags { bags, weights: (spec.name == "d").then_some(weights) }
-    });
-    tables.collect()
-}
-
-/// Any mix of placements, drawn from `seed`.
-fn partition(specs: &[TableSpec], owners: usize, seed: u64) -> Partition {
-    let rng = CounterRng::new(seed, 77);
-    let placements = specs.iter().enumerate().map(|(table, spec)| {
-        let [kind, owner, share, _] = rng.bits(table as u64 * 1_000_000);
-        match kind % 5 {
-            0 => TablePlacement::DataParallel,
-            1 => TablePlacement::TableWise(Owner(owner as usize % owners)),
-            2 => TablePlacement::by_formula(),
-            _ => {
-                let (mut frequent, mut placed) = (Vec::new(), Vec::new());
-                for row in 0..spec.rows {
-                    let [what, owner, ..] = rng.bits(table as u64 * 1_000_000 + 1 + row);
-                    match what % 8 {
-                        what if what < share % 6 => frequent.push(row),
-                        6 => placed.push((row, Owner(owner as usize % owners))),
-                        _ => {}
-                    }
-                }
-                TablePlacement::RowWise { frequent, placed }
-            }
-        }
-    });
-    Partition::new(specs, owners, placements.collect()).unwrap()
-}
-
-const STEPS: u64 = 3;
-
-/// Vectors of every step, then all tensors, as bits.
-type Outcome = (Vec<Vec<u32>>, Vec<Vec<u32>>);
-
-fn sizes() -> [usize; 3] {
-    [150, 61, 7]
-}
-
-fn alone(specs: &[TableSpec], optimizer: Optimizer, num_blocks: usize) -> Outcome {
-    let stream = Stream::cpu(2);
-    let max_ids = vec![600; specs.len()];
-    let options = SetOptions {
-        optimizer,
-        seed: 11,
-        max_samples: 150,
-        max_ids: &max_ids,
-        sum_blocks: num_blocks,
-        frozen: false,
-    };
-    let set = EmbeddingSet::new(&stream, specs, &options).unwrap();
-    let mut route = set.new_route();
-    let mut all_vectors = Vec::new();
-    for number in 1..=STEPS {
-        let samples = sizes()[number as usize - 1];
-        let ids = Batch::new(&batch(specs, number, samples));
-        let (_arena, vectors) = matrix(samples, set.width(), &vec![f32::NAN; samples * set.width()]);
-        let (_arena, d_vectors) = matrix(samples, set.width(), &uniform(number, samples * set.width()));
-        ids.with(|ids| {
-            set.route(&stream, ids, &mut route).unwrap();
-            set.lookup(&stream, ids, &vectors).unwrap();
-        });
-        set.update(&stream, &route, &d_vectors, &Step { learning_rate: 0.1, number }).unwrap();
-        all_vectors.push(bits(vectors.read::<f32>().data()));
-    }
-    let mut tensors = Vec::new();
-    for (table, spec) in specs.iter().enumerate() {
-        for (index, tensor) in set.tensors(table).iter().enumerate() {
-            let mut rows = vec![0.0; spec.rows as usize * tensor.cols];
-            set.read_rows(table, index, 0, &mut rows).unwrap();
-            tensors.push(bits(&rows));
-        }
-    }
-    (all_vectors, tensors)
-}
-
-fn ranks(
-    specs: &[TableSpec],
-    optimizer: Optimizer,
-    num_blocks: usize,
-    partition: Partition,
-    variant: Variant,
-) -> Outcome {
-    let max_samples = 150;
-    let shape = Shape { specs, optimizer, num_blocks, max_samples, max_ids: 600, threads: 2 };
-    let mut ranks = Ranks::new(&Registry::default(), &shape, partition, variant);
-    let mut all_vectors = Vec::new();
-    let mut traffic = Traffic::default();
-    for number in 1..=STEPS {
-        let samples = sizes()[number as usize - 1];
-        all_vectors.push(bits(&ranks.forward(&batch(specs, number, samples), &mut traffic)));
-        let d_vectors = uniform(number, samples * ranks.sets[0].width());
-        ranks.backward(samples, &d_vectors, &Step { learning_rate: 0.1, number }, &mut traffic);
-    }
-    (all_vectors, ranks.all_bits())
-}
 
 fn check(
     optimizer: Optimizer,
@@ -181,5 +62,31 @@ proptest! {
         let deduplicate = if off { Deduplicate::Off } else { Deduplicate::Rank };
         let variant = Variant { deduplicate, known, chunk };
         check(every_optimizer()[optimizer], num_ranks, blocks, |specs| partition(specs, num_ranks, seed), variant);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Proxies of nodes in between.
+    #[test]
+    fn any_partition_with_deduplication_by_node(
+        seed: u64,
+        num_nodes in 1_usize..5,
+        log_ranks in 0_u32..3,
+        log_blocks in 0_u32..2,
+        optimizer in 0_usize..5,
+    ) {
+        let ranks = 1 << log_ranks;
+        let num_ranks = (num_nodes * ranks).max(2);
+        let ranks = if num_ranks == num_nodes * ranks { ranks } else { 2 };
+        let variant = Variant { deduplicate: Deduplicate::Node { ranks }, ..Variant::default() };
+        check(
+            every_optimizer()[optimizer],
+            num_ranks,
+            1 << log_blocks,
+            |specs| partition(specs, num_ranks, seed),
+            variant,
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! Accept: the owner's side of a route. What sources asked for is merged into unique local rows.
 
+use super::merge::Merge;
 use super::partition::{Code, Owner, Partition};
 use super::route::HybridRoute;
 use super::set::{Deduplicate, HybridSet};
@@ -7,7 +8,6 @@ use crate::error::{EmbeddingError, Result};
 use crate::ids::{Ids, bags_of, check_range, num_samples};
 use crate::table::Keys;
 use headlong_device::Stream;
-use std::sync::Mutex;
 
 impl HybridSet {
     /// Merges what the sources asked for, which has arrived in [`HybridRoute::id_exchange`]'s buffers.
@@ -20,25 +20,14 @@ impl HybridSet {
     pub fn accept(&self, stream: &Stream, route: &mut HybridRoute) -> Result<()> {
         self.check_route(route);
         let HybridRoute { asked, merges, .. } = route;
-        let refused = Mutex::new(None);
         stream.pool().chunks_mut(merges, 1, |table, merge| {
-            let lists = |source: usize| (asked.list(source, table), asked.first_element(source, table));
-            if let Err(bad) = merge[0].fill(lists) {
-                *refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some((table, bad));
-            }
+            merge[0].fill(|source| (asked.list(source, table), asked.first_element(source, table)));
         });
-        match refused.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-            None => Ok(()),
-            Some((table, (source_index, row))) => {
-                merges.iter_mut().for_each(super::merge::Merge::clear);
-                Err(EmbeddingError::AskedRow {
-                    table: self.specs[table].name.clone(),
-                    source_index,
-                    row,
-                    rows: self.partition.local_rows(table, self.owner),
-                })
-            }
-        }
+        let refused = merges.iter().enumerate().find_map(|(table, merge)| Some((table, merge.refused()?)));
+        let Some((table, (source_index, row))) = refused else { return Ok(()) };
+        let rows = merges[table].local_rows();
+        merges.iter_mut().for_each(Merge::clear);
+        Err(EmbeddingError::AskedRow { table: self.specs[table].name.clone(), source_index, row, rows })
     }
 
     /// As the exchange of ids and [`Self::accept`], from the slices of all ranks in rank order, where this rank knows them:

@@ -38,6 +38,8 @@ pub(crate) struct Merge {
     asked: Vec<u32>,
     num_rows: usize,
     num_parts: usize,
+    /// The source and the row for which nothing was merged.
+    refused: Option<(usize, u64)>,
 }
 
 /// How large merges can get.
@@ -103,22 +105,21 @@ impl Merge {
             asked: vec![0; shape.num_sources],
             num_rows: 0,
             num_parts: 0,
+            refused: None,
         }
     }
 
     /// Forgets all rows.
     pub(crate) fn clear(&mut self) {
         (self.num_rows, self.num_parts) = (0, 0);
+        self.refused = None;
         self.starts[0] = 0;
         self.pairs.clear();
     }
 
-    /// Takes the list of each source, and where its first vector lies. On a row out of range nothing is merged, and its
-    /// source and the row come back.
-    pub(crate) fn fill<'a>(
-        &mut self,
-        list: impl Fn(usize) -> (&'a [u64], usize),
-    ) -> Result<(), (usize, u64)> {
+    /// Takes the list of each source, and where its first vector lies. On a row out of range nothing is merged; see
+    /// [`Self::refused`].
+    pub(crate) fn fill<'a>(&mut self, list: impl Fn(usize) -> (&'a [u64], usize)) {
         self.clear();
         let mut len = 0;
         for source in 0..self.bases.len() {
@@ -129,7 +130,8 @@ impl Merge {
                 self.pairs.extend(asked.iter().copied().zip(part..));
             } else {
                 if let Some(&row) = asked.iter().find(|&&row| row >= self.local_rows) {
-                    return Err((source, row));
+                    self.refused = Some((source, row));
+                    return;
                 }
                 let part = (source as u64) << self.position_bits;
                 let keys = self.keys[len..len + asked.len()].iter_mut().zip(asked);
@@ -139,7 +141,15 @@ impl Merge {
         }
         self.sort(len);
         self.cut(len);
-        Ok(())
+    }
+
+    /// The source that asked for a row out of range, and that row.
+    pub(crate) fn refused(&self) -> Option<(usize, u64)> {
+        self.refused
+    }
+
+    pub(crate) fn local_rows(&self) -> u64 {
+        self.local_rows
     }
 
     /// Makes the sources' lists itself, from the rows of each of their ranks: `mine` calls back with each of rank `rank`'s rows

@@ -30,6 +30,8 @@ pub struct HybridRoute {
     pub(super) block_len: usize,
     pub(super) tables: Vec<TablePart>,
     pub(super) num_owners: usize,
+    /// Ranks of a node, whose owners' requests are packed by rail; 1: by owner.
+    pub(super) rail_ranks: usize,
     pub(super) requests: Lists,
     pub(super) asked: Lists,
     /// Per table, the rows asked for and by whom.
@@ -55,7 +57,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    fn new(num_peers: usize, capacities: Vec<usize>, max_rows: usize) -> Self {
+    pub(super) fn new(num_peers: usize, capacities: Vec<usize>, max_rows: usize) -> Self {
         let lists = num_peers * capacities.len();
         Self {
             counts: vec![0; lists],
@@ -135,6 +137,8 @@ pub(super) struct RouteShape {
     pub(super) num_sources: usize,
     pub(super) max_samples: usize,
     pub(super) max_ids: Vec<usize>,
+    /// Per table: whether no more rows are asked for than there are.
+    pub(super) bounded: Vec<bool>,
     /// Per table: most rows that this rank requests.
     pub(super) max_requests: Vec<usize>,
     /// Per table: most rows that one source asks for.
@@ -144,6 +148,16 @@ pub(super) struct RouteShape {
 }
 
 impl RouteShape {
+    /// Most rows of `ids` ids that are asked for, of an owner with `rows` rows: of unique rows no more than there are; raw ids
+    /// have no such bound.
+    pub(super) fn at_most(&self, table: usize, ids: usize, rows: u64) -> usize {
+        match rows {
+            0 => 0,
+            rows if self.bounded[table] => ids.min(rows.try_into().unwrap_or(usize::MAX)),
+            _ => ids,
+        }
+    }
+
     pub(super) fn merge(&self, table: usize) -> super::merge::MergeShape {
         super::merge::MergeShape {
             num_sources: self.num_sources,
@@ -176,6 +190,7 @@ impl HybridRoute {
             block_len: 1,
             tables: Vec::new(),
             num_owners: 1,
+            rail_ranks: 1,
             requests: Lists::new(1, Vec::new(), 0),
             asked: Lists::new(1, Vec::new(), 0),
             merges: Vec::new(),
@@ -199,6 +214,7 @@ impl HybridRoute {
             block_len: 1,
             tables: specs.iter().enumerate().map(part).collect(),
             num_owners: shape.num_owners,
+            rail_ranks: shape.num_owners / shape.num_sources,
             requests: Lists::new(shape.num_owners, shape.max_requests.clone(), max_requests),
             asked: Lists::new(shape.num_sources, shape.max_asked.clone(), max_asked),
             merges: specs.iter().enumerate().map(|(t, spec)| Merge::new(spec, shape.merge(t))).collect(),
@@ -215,7 +231,9 @@ impl HybridRoute {
         self.alone.as_ref()
     }
 
-    /// How many rows of each table this rank asks each owner for: owners × tables.
+    /// How many rows of each table this rank asks each owner for: owners × tables. Under
+    /// [`Deduplicate::Node`](super::Deduplicate::Node) owners stand by rail: all those of local rank 0, node after node, then those
+    /// of local rank 1, and so on; and so do the requests themselves and their vectors.
     pub fn request_counts(&self) -> &[u32] {
         &self.requests.counts
     }
@@ -224,6 +242,11 @@ impl HybridRoute {
     /// owner.
     pub fn asked_counts_mut(&mut self) -> &mut [u32] {
         &mut self.asked.counts
+    }
+
+    /// [`Self::request_counts`] and [`Self::asked_counts_mut`]: what an exchange of counts sends and receives.
+    pub fn count_exchange(&mut self) -> (&[u32], &mut [u32]) {
+        (&self.requests.counts, &mut self.asked.counts)
     }
 
     /// What each source asks this owner for: sources × tables.

@@ -197,8 +197,7 @@ impl HybridSet {
         shape_of(&self.specs, &self.partition, self.owner, self.deduplicate, sizes)
     }
 
-    /// Finds the rows that this rank's slice touches and where they lie, and lists what to ask owners for; see
-    /// [`super::route`]. `block_len` is [`crate::update::sum_block_len`] of the batch of all ranks. Reads no weights.
+    /// Finds the rows that this rank's slice touches and where they lie, and lists what to ask owners for. `block_len` is [`crate::update::sum_block_len`] of the batch of all ranks. Reads no weights.
     ///
     /// # Errors
     /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and slices of another shape.
@@ -232,20 +231,23 @@ impl HybridSet {
 
     /// Packs the requests by owner, and tells rows and ids where their vectors will lie.
     fn list_requests(&self, stream: &Stream, route: &mut HybridRoute) -> Result<()> {
-        let HybridRoute { requests, tables, names, .. } = route;
-        let num_tables = tables.len();
+        let HybridRoute { requests, tables, names, rail_ranks, .. } = route;
+        let (num_tables, num_owners) = (tables.len(), self.partition.num_owners());
+        // Under deduplication by node, requests are packed by rail.
+        let (ranks, nodes) = (*rail_ranks, num_owners / *rail_ranks);
+        let owner_at = |place: usize| place % nodes * ranks + place / nodes;
         for (list, count) in requests.counts.iter_mut().enumerate() {
-            *count = tables[list % num_tables].count_of(list / num_tables);
+            *count = tables[list % num_tables].count_of(owner_at(list / num_tables));
         }
         requests.lay_out(names, |table| self.tables[table].dim)?;
         stream.pool().chunks_mut(tables, 1, |table, part| {
-            for owner in 0..self.partition.num_owners() {
-                part[0].set_first_element(owner, requests.first_element(owner, table));
+            for place in 0..num_owners {
+                part[0].set_first_element(owner_at(place), requests.first_element(place, table));
             }
             part[0].place(self.specs[table].keys);
         });
         for (list, &count) in requests.counts.iter().enumerate() {
-            let wanted = tables[list % num_tables].wanted_of(list / num_tables, count);
+            let wanted = tables[list % num_tables].wanted_of(owner_at(list / num_tables), count);
             requests.rows[requests.first_row[list]..][..count as usize].copy_from_slice(wanted);
         }
         Ok(())
@@ -474,24 +476,22 @@ fn shape_of(
     let ranks = deduplicate.ranks_per_source();
     let unique = deduplicate != Deduplicate::Off;
     let num_owners = partition.num_owners();
-    let tables = || specs.iter().zip(max_ids).enumerate();
-    // Of unique rows no more are asked for than there are; raw ids have no such bound.
-    let at_most = |ids: usize, rows: u64, spec: &TableSpec| match rows {
-        0 => 0,
-        rows if unique && spec.keys == Keys::RowIndices => ids.min(rows.try_into().unwrap_or(usize::MAX)),
-        _ => ids,
-    };
     let owned = |table| (0..num_owners).map(|owner| partition.local_rows(table, Owner(owner))).sum::<u64>();
-    let local_rows: Vec<_> = (0..specs.len()).map(|table| partition.local_rows(table, owner)).collect();
-    RouteShape {
+    let mut shape = RouteShape {
         num_owners,
         num_sources: num_owners / ranks,
         max_samples,
         max_ids: max_ids.to_vec(),
-        max_requests: tables().map(|(t, (spec, &ids))| at_most(ids, owned(t), spec)).collect(),
-        max_asked: tables().map(|(t, (spec, &ids))| at_most(ids * ranks, local_rows[t], spec)).collect(),
-        local_rows,
+        bounded: specs.iter().map(|spec| unique && spec.keys == Keys::RowIndices).collect(),
+        max_requests: Vec::new(),
+        max_asked: Vec::new(),
+        local_rows: (0..specs.len()).map(|table| partition.local_rows(table, owner)).collect(),
+    };
+    for (table, &ids) in max_ids.iter().enumerate() {
+        shape.max_requests.push(shape.at_most(table, ids, owned(table)));
+        shape.max_asked.push(shape.at_most(table, ids * ranks, shape.local_rows[table]));
     }
+    shape
 }
 
 /// Rows of the staging matrix of an owner's table that hides its rows.

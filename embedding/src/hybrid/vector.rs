@@ -3,7 +3,7 @@
 use super::merge::MergedParts;
 use super::route::IN_REPLICA;
 use crate::table::{Pooling, SparseStep};
-use crate::update::vector::{SampleParts, SegmentSum, TableMemory, UpdateTile};
+use crate::update::vector::{Parts, SampleParts, SegmentSum, TableMemory, UpdateTile};
 use crate::vector::{entries_ahead, prefetch_row};
 use headlong_device::pool::SharedMut;
 use headlong_device::{MatRef, vectorized};
@@ -80,6 +80,17 @@ vectorized! {
         for index in rows {
             // SAFETY: `out` holds one row of `dim` per unique row from `first` on, and each index is handed out once.
             sum.row(index, unsafe { out.slice(first + index * dim, dim) });
+        }
+    }
+
+    /// Copies the vector of each merged row to every source that asked for it.
+    pub(super) fn expand_tile(tile: &ExpandTile<'_>) {
+        for index in tile.rows.clone() {
+            let vector = &tile.vectors[index * tile.dim..][..tile.dim];
+            for entry in tile.parts.entries(index) {
+                // SAFETY: every part has its own `dim` elements of `out`, and belongs to one row of one tile.
+                unsafe { tile.out.slice(tile.parts.element(entry), tile.dim) }.copy_from_slice(vector);
+            }
         }
     }
 
@@ -208,6 +219,15 @@ pub(super) struct ReduceTile<'a> {
     pub(super) frequent: SharedMut<f32>,
     pub(super) first_touched: usize,
     pub(super) first_gradient: usize,
+}
+
+/// Merged rows whose vectors lie one behind the other.
+pub(super) struct ExpandTile<'a> {
+    pub(super) parts: MergedParts<'a>,
+    pub(super) rows: Range<usize>,
+    pub(super) vectors: &'a [f32],
+    pub(super) dim: usize,
+    pub(super) out: SharedMut<f32>,
 }
 
 /// Rows of one replica.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
+pub mod cases;
 pub mod ranks;
 
 use headlong_device::optimizer::{Optimizer, Step};

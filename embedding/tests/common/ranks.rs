@@ -3,7 +3,9 @@
 use super::{Jagged, bits, matrix};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{JaggedRef, Mat, Stream};
-use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition};
+use headlong_embedding::hybrid::{
+    Deduplicate, HybridOptions, HybridRoute, HybridSet, NodeProxy, Owner, Partition, RankExchange,
+};
 use headlong_embedding::update::sum_block_len;
 use headlong_embedding::{Ids, Registry, SetOptions, TableSpec, WeightedIds};
 use std::sync::Arc;
@@ -69,6 +71,7 @@ impl Default for Variant {
 pub struct Ranks {
     pub sets: Vec<HybridSet>,
     pub routes: Vec<HybridRoute>,
+    pub proxies: Vec<NodeProxy>,
     pub stream: Stream,
     pub num_blocks: usize,
     pub variant: Variant,
@@ -78,8 +81,11 @@ pub struct Ranks {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Traffic {
     pub requests: Vec<Vec<u64>>,
+    pub asked: Vec<Vec<u64>>,
     pub answers: Vec<Vec<f32>>,
+    pub received: Vec<Vec<f32>>,
     pub gradients: Vec<Vec<f32>>,
+    pub arrived: Vec<Vec<f32>>,
     pub frequent: Vec<f32>,
 }
 
@@ -116,7 +122,9 @@ impl Ranks {
         };
         let sets: Vec<_> = (0..ranks).map(set).collect();
         let routes = sets.iter().map(HybridSet::new_route).collect();
-        Self { sets, routes, stream, num_blocks: shape.num_blocks, variant }
+        let by_node = matches!(variant.deduplicate, Deduplicate::Node { .. });
+        let proxies = sets.iter().filter(|_| by_node).map(HybridSet::new_node_proxy).collect();
+        Self { sets, routes, proxies, stream, num_blocks: shape.num_blocks, variant }
     }
 
     /// First sample of each rank's slice of a batch of `samples`, and the end.
@@ -136,10 +144,14 @@ impl Ranks {
             })
             .collect();
         self.route(&slices, samples);
+        let answers = self.answers();
+        let received = self.bring_vectors(&answers);
         traffic.requests =
             self.routes.iter_mut().map(|route| route.id_exchange().unwrap().requests.to_vec()).collect();
-        self.exchange_vectors(traffic);
-        let received = transpose(&traffic.answers, &self.routes, |route| route.vector_exchange().0.to_vec());
+        traffic.asked =
+            self.routes.iter_mut().map(|route| route.id_exchange().unwrap().asked.to_vec()).collect();
+        traffic.answers = answers;
+        traffic.received = received.clone();
         let mut all = Vec::new();
         for (rank, set) in self.sets.iter().enumerate() {
             let rows = bounds[rank + 1] - bounds[rank];
@@ -166,9 +178,39 @@ impl Ranks {
             });
             return;
         }
-        self.exchange_ids();
+        if self.proxies.is_empty() {
+            self.exchange_ids();
+        } else {
+            self.exchange_ids_by_node();
+        }
         for (set, route) in self.sets.iter().zip(&mut self.routes) {
             set.accept(&self.stream, route).unwrap();
+        }
+    }
+
+    /// Inside the nodes, then along the rails; counts before ids.
+    fn exchange_ids_by_node(&mut self) {
+        let ranks = self.sets.len();
+        let sent: Vec<_> =
+            (0..ranks).map(|r| owned(&self.proxies[r].counts_inside(&self.routes[r]))).collect();
+        for (rank, arrived) in all_to_all(&sent).iter().enumerate() {
+            self.proxies[rank].counts_inside(&self.routes[rank]).receive.copy_from_slice(arrived);
+        }
+        let sent: Vec<_> =
+            (0..ranks).map(|r| owned(&self.proxies[r].ids_inside(&self.routes[r]).unwrap())).collect();
+        for (rank, arrived) in all_to_all(&sent).iter().enumerate() {
+            self.proxies[rank].ids_inside(&self.routes[rank]).unwrap().receive.copy_from_slice(arrived);
+            self.proxies[rank].merge(&self.stream).unwrap();
+        }
+        let sent: Vec<_> =
+            (0..ranks).map(|r| owned(&self.proxies[r].counts_across(&mut self.routes[r]))).collect();
+        for (rank, arrived) in all_to_all(&sent).iter().enumerate() {
+            self.proxies[rank].counts_across(&mut self.routes[rank]).receive.copy_from_slice(arrived);
+        }
+        let sent: Vec<_> =
+            (0..ranks).map(|r| owned(&self.proxies[r].ids_across(&mut self.routes[r]).unwrap())).collect();
+        for (rank, arrived) in all_to_all(&sent).iter().enumerate() {
+            self.proxies[rank].ids_across(&mut self.routes[rank]).unwrap().receive.copy_from_slice(arrived);
         }
     }
 
@@ -204,19 +246,60 @@ impl Ranks {
         }
     }
 
-    fn exchange_vectors(&self, traffic: &mut Traffic) {
-        traffic.answers = self
-            .sets
-            .iter()
-            .zip(&self.routes)
-            .map(|(set, route)| {
-                let len = route.vector_exchange().0.iter().sum();
-                assert!(len <= set.max_asked_elements());
-                let mut out = vec![f32::NAN; len];
-                set.answer(&self.stream, route, &mut out).unwrap();
-                out
-            })
-            .collect();
+    fn answers(&self) -> Vec<Vec<f32>> {
+        let answer = |(set, route): (&HybridSet, &HybridRoute)| {
+            let len = route.vector_exchange().0.iter().sum();
+            assert!(len <= set.max_asked_elements());
+            let mut out = vec![f32::NAN; len];
+            set.answer(&self.stream, route, &mut out).unwrap();
+            out
+        };
+        self.sets.iter().zip(&self.routes).map(answer).collect()
+    }
+
+    /// Owners' answers to those who asked.
+    fn bring_vectors(&mut self, answers: &[Vec<f32>]) -> Vec<Vec<f32>> {
+        if self.proxies.is_empty() {
+            let counts = |route: &HybridRoute| route.vector_exchange().0.to_vec();
+            return all_to_all(
+                &answers.iter().cloned().zip(self.routes.iter().map(counts)).collect::<Vec<_>>(),
+            );
+        }
+        let served = |(proxy, route): (&mut NodeProxy, &HybridRoute)| proxy.vectors_across(route).1.to_vec();
+        let counts = self.proxies.iter_mut().zip(&self.routes).map(served);
+        let arrived = all_to_all(&answers.iter().cloned().zip(counts).collect::<Vec<_>>());
+        let mut expanded = Vec::new();
+        for ((proxy, route), received) in self.proxies.iter_mut().zip(&self.routes).zip(&arrived) {
+            assert_eq!(received.len(), proxy.vectors_across(route).0.iter().sum::<usize>());
+            assert!(received.len() <= proxy.max_elements_across());
+            let counts = proxy.vectors_inside(route).1.to_vec();
+            let mut out = vec![f32::NAN; counts.iter().sum()];
+            assert!(out.len() <= proxy.max_elements_inside());
+            proxy.expand(&self.stream, received, &mut out);
+            expanded.push((out, counts));
+        }
+        all_to_all(&expanded)
+    }
+
+    /// Ranks' gradients to the owners of the rows.
+    fn bring_gradients(&mut self, gradients: &[Vec<f32>]) -> Vec<Vec<f32>> {
+        if self.proxies.is_empty() {
+            let counts = |route: &HybridRoute| route.vector_exchange().1.to_vec();
+            return all_to_all(
+                &gradients.iter().cloned().zip(self.routes.iter().map(counts)).collect::<Vec<_>>(),
+            );
+        }
+        let own = |(proxy, route): (&mut NodeProxy, &HybridRoute)| proxy.vectors_inside(route).0.to_vec();
+        let counts = self.proxies.iter_mut().zip(&self.routes).map(own);
+        let arrived = all_to_all(&gradients.iter().cloned().zip(counts).collect::<Vec<_>>());
+        let mut sums = Vec::new();
+        for ((proxy, route), from_peers) in self.proxies.iter_mut().zip(&self.routes).zip(&arrived) {
+            let counts = proxy.vectors_across(route).0.to_vec();
+            let mut out = vec![f32::NAN; counts.iter().sum()];
+            proxy.reduce(&self.stream, from_peers, &mut out);
+            sums.push((out, counts));
+        }
+        all_to_all(&sums)
     }
 
     /// Backward and update of the batch that was routed last.
@@ -236,7 +319,8 @@ impl Ranks {
             traffic.gradients.push(to_owners);
             blocks.push(frequent);
         }
-        let arrived = transpose(&traffic.gradients, &self.routes, |route| route.vector_exchange().1.to_vec());
+        let arrived = self.bring_gradients(&traffic.gradients);
+        traffic.arrived = arrived.clone();
         traffic.frequent = headlong_embedding::oracle::tree_sum(blocks);
         for (rank, set) in self.sets.iter().enumerate() {
             let route = &self.routes[rank];
@@ -286,20 +370,17 @@ fn with_all(slices: &[Batch], body: &mut dyn FnMut(&[&dyn Ids])) {
     body(&ids.iter().map(|ids| ids as &dyn Ids).collect::<Vec<_>>());
 }
 
+fn owned<T: Clone>(exchange: &RankExchange<T>) -> (Vec<T>, Vec<usize>) {
+    assert_eq!(exchange.send.len(), exchange.send_counts.iter().sum::<usize>());
+    assert_eq!(exchange.receive.len(), exchange.receive_counts.iter().sum::<usize>());
+    (exchange.send.to_vec(), exchange.send_counts.to_vec())
+}
+
 /// What each rank receives: the parts that are its own, of each sender's buffer, in the order of senders.
-fn transpose(
-    sent: &[Vec<f32>],
-    routes: &[HybridRoute],
-    counts: impl Fn(&HybridRoute) -> Vec<usize>,
-) -> Vec<Vec<f32>> {
-    let counts: Vec<_> = routes.iter().map(counts).collect();
-    (0..routes.len())
-        .map(|rank| {
-            let parts = sent.iter().zip(&counts).flat_map(|(buffer, counts)| {
-                let first: usize = counts[..rank].iter().sum();
-                buffer[first..first + counts[rank]].to_vec()
-            });
-            parts.collect()
-        })
-        .collect()
+fn all_to_all<T: Clone>(sent: &[(Vec<T>, Vec<usize>)]) -> Vec<Vec<T>> {
+    let part = |rank: usize, (buffer, counts): &(Vec<T>, Vec<usize>)| {
+        let first: usize = counts[..rank].iter().sum();
+        buffer[first..first + counts[rank]].to_vec()
+    };
+    (0..sent.len()).map(|rank| sent.iter().flat_map(|sender| part(rank, sender)).collect()).collect()
 }
