@@ -5,15 +5,12 @@
 //! cargo run --release -p headlong --example 01_train_tiny
 //! ```
 
-use headlong::build::Model;
-use headlong::engine::Engine;
-use headlong::lanes::Lanes;
+use headlong::crew::{Crew, CrewOptions};
 use headlong::preset::preset;
 use headlong::report::Reporter;
 use headlong::session::{Session, Start};
-use headlong::trace::Recorder;
 use headlong::train::Prepared;
-use headlong_device::Stream;
+use headlong_embedding::Registry;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
@@ -31,11 +28,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let best = prepared.synthetic.as_ref().map_or(f64::NAN, |report| report.best_auc);
 
     // Everything is planned and allocated here; after this, a step allocates nothing.
-    let stream = Stream::cpu(threads);
-    let model = Model::new(&config, &prepared.table_rows, &stream)?;
-    let engine = Engine::new(model, Lanes::serial(stream), Recorder::off());
+    let registry = Registry::default();
+    let crew = Crew::build(&config, &prepared.table_rows, CrewOptions::new(threads, &registry))?;
     let data = prepared.session_data(&config, threads)?;
-    let mut session = Session::open(&config, engine, data, &Start::Fresh)?;
+    let mut session = Session::open(&config, crew, data, &Start::Fresh)?;
 
     while let Some(step) = session.step()? {
         if session.steps().is_multiple_of(100) {

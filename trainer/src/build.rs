@@ -1,20 +1,30 @@
 //! From a configuration to a model in memory: every slot planned, every arena frozen, every weight initialised. After this
 //! nothing is allocated.
 
-use crate::config::{self, Config, Interaction};
+use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Interaction};
 use crate::data::failed;
 use crate::error::{Error, Result};
-use crate::plan;
 use crate::schedule::Call;
+use crate::share::Share;
+use headlong_comm::{CommError, CommOptions, Communicator, Topology};
 use headlong_device::optimizer::Optimizer;
-use headlong_device::{Arena, DType, JaggedRef, Mat, SlotId, Stream};
-use headlong_embedding::{EmbeddingSet, Ids, Pooling, Registry, Route, SetOptions, TableSpec};
+use headlong_device::{Arena, Mat, SlotId, Stream};
+use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridSet, Owner, Partition};
+use headlong_embedding::{Pooling, Registry, SetOptions, TableSpec};
 use headlong_mlp::linear::Activation;
 use headlong_mlp::loss::Loss;
 use headlong_mlp::mlp::{Arenas, Mlp, MlpSpec, Plans};
 use headlong_mlp::optim;
 use headlong_reader::Batch;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+mod batch_slot;
+mod sizes;
+
+pub(crate) use batch_slot::BatchIds;
+pub use batch_slot::BatchSlot;
+use batch_slot::Purpose;
+use sizes::{Sizes, SlotIds};
 
 /// Parts of the model that can be switched off, to see what they are worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,8 +40,16 @@ pub struct Model {
     /// The configuration it was built from.
     pub config: Config,
     pub(crate) ablation: Ablation,
-    /// The embedding tables.
-    pub tables: EmbeddingSet,
+    /// The embedding tables: this rank's part of them.
+    pub tables: HybridSet,
+    /// The other ranks.
+    pub communicator: Communicator,
+    /// Which samples this rank trains on.
+    pub(crate) share: Share,
+    /// How owners learn which rows are wanted: `Exchange` or `Known`.
+    pub(crate) ids: IdsChoice,
+    /// Elements that one piece of the all-reduce has.
+    pub(crate) chunk_len: usize,
     /// The MLP over dense features.
     pub bottom: Mlp,
     /// The MLP over the interaction.
@@ -40,6 +58,16 @@ pub struct Model {
     pub weights: Arena,
     /// Their gradients, laid out alike.
     pub gradients: Arena,
+    /// Gradients of frequent rows, loss sums and dense gradients, in one memory: what the all-reduce takes.
+    pub(crate) reduced: Arena,
+    /// Gradients of frequent rows: 1 × [`HybridSet::frequent_len`].
+    pub(crate) frequent: Mat,
+    /// Numbers that are added up over all ranks with the gradients, for the host: 1 × [`NUM_VOTES`].
+    pub(crate) votes: Mat,
+    /// Rows that this rank asked for: their vectors, later their gradients.
+    pub(crate) requested: Mat,
+    /// Rows that ranks asked this one for.
+    pub(crate) asked: Mat,
     /// The states of the dense optimiser, laid out alike.
     pub dense_states: Vec<Arena>,
     /// The dense optimiser.
@@ -47,8 +75,8 @@ pub struct Model {
     /// Names and shapes of the dense parameters, in the order of the slots of their arenas.
     pub parameters: Vec<Parameter>,
     pub(crate) slots: [BatchSlot; 3],
-    pub(crate) micro_batch_size: usize,
-    pub(crate) sum_blocks: usize,
+    /// Rows of the slots that hold one micro-batch.
+    pub(crate) micro_batch_capacity: usize,
     /// Pooled vectors of the whole batch, samples × (tables · dim), and their gradients.
     pub(crate) vectors: Mat,
     pub(crate) d_vectors: Mat,
@@ -61,7 +89,9 @@ pub struct Model {
     /// Logits of the whole batch, and their gradients.
     pub(crate) logits: Mat,
     pub(crate) d_logits: Mat,
-    /// Loss sums, one row per micro-batch and block.
+    /// Logits of an evaluation batch, of all ranks.
+    pub(crate) all_logits: Mat,
+    /// Loss sums, one row per micro-batch and block, over all ranks.
     pub(crate) loss_sums: Mat,
 }
 
@@ -81,110 +111,25 @@ impl Parameter {
     }
 }
 
-/// A batch on its way through the iteration: as it came from the reader, and what was made of it ahead of time.
-pub struct BatchSlot {
-    batch: Mutex<Batch>,
-    pub(crate) route: Mutex<Route>,
-    pub(crate) labels: Mat,
-    pub(crate) dense: Mat,
-}
-
-impl BatchSlot {
-    /// The batch. Slots belong to one stage at a time, so this never waits.
-    pub fn batch(&self) -> MutexGuard<'_, Batch> {
-        self.batch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Exchanges the batch for another.
-    pub fn swap(&self, other: &mut Batch) {
-        std::mem::swap(&mut *self.batch(), other);
-    }
-
-    pub(crate) fn route(&self) -> MutexGuard<'_, Route> {
-        self.route.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The row indices of a batch as the embedding ops take them.
-pub(crate) struct BatchIds<'a>(pub(crate) &'a Batch);
-
-impl Ids for BatchIds<'_> {
-    fn num_tables(&self) -> usize {
-        self.0.sparse.len()
-    }
-
-    fn table(&self, index: usize) -> JaggedRef<'_> {
-        let bags = &self.0.sparse[index];
-        JaggedRef { values: &bags.values, offsets: &bags.offsets }
-    }
-}
-
-/// Slots outside the MLPs, by what they hold.
-struct SlotIds {
-    vectors: [SlotId; 2],
-    bottom_out: [SlotId; 2],
-    top_in: [SlotId; 2],
-    logits: [SlotId; 2],
-    loss_sums: SlotId,
-    batches: [(SlotId, SlotId); 3],
-}
-
-/// Sizes that slots are planned from.
-struct Sizes {
-    /// Samples of one micro-batch.
-    micro: usize,
-    /// Samples of one training step.
-    step: usize,
-    /// Samples of the largest batch, of training or evaluation.
-    largest: usize,
-    dim: usize,
-    tables: usize,
-    top_in: usize,
-    sum_blocks: usize,
-}
-
-impl Sizes {
-    fn of(config: &Config) -> Self {
-        let (micro, step) = (config.train.batch_size, config.train.batch_size * config.train.accumulate);
-        Self {
-            micro,
-            step,
-            largest: step.max(config.eval.batch_size),
-            dim: config.model.dim,
-            tables: config.data.num_sparse,
-            top_in: plan::top_input_width(config),
-            sum_blocks: config.train.sum_blocks.unwrap_or(config.run.ranks),
-        }
-    }
-
-    fn add_slots(&self, plans: &mut Plans, num_dense: usize) -> SlotIds {
-        let mut matrix = |name: &str, rows, cols| plans.activations.matrix(name, DType::F32, rows, cols);
-        let width = self.tables * self.dim;
-        // Rows of the interaction start at cache lines.
-        let top_in = self.top_in.next_multiple_of(16);
-        SlotIds {
-            vectors: [matrix("vectors", self.largest, width), matrix("d_vectors", self.step, width)],
-            bottom_out: ["bottom_out", "d_bottom_out"].map(|name| matrix(name, self.micro, self.dim)),
-            top_in: ["top_in", "d_top_in"].map(|name| matrix(name, self.micro, top_in)),
-            logits: [matrix("logits", self.largest, 1), matrix("d_logits", self.step, 1)],
-            loss_sums: matrix("loss_sums", self.step.div_ceil(self.micro) * self.sum_blocks, 2),
-            batches: [("now", self.step), ("next", self.step), ("evaluation", self.largest)].map(
-                |(name, rows)| {
-                    (
-                        matrix(&format!("labels of {name}"), rows, 1),
-                        matrix(&format!("dense of {name}"), rows, num_dense),
-                    )
-                },
-            ),
-        }
-    }
+/// What makes a model one of several ranks.
+pub struct RankParts<'a> {
+    /// The other ranks.
+    pub communicator: Communicator,
+    /// Where every row of every table lies.
+    pub partition: Arc<Partition>,
+    /// How owners learn which rows are wanted.
+    pub ids: IdsChoice,
+    /// The kinds of tables that the configuration may name.
+    pub registry: &'a Registry,
+    /// Parts that are switched off.
+    pub ablation: Ablation,
 }
 
 impl Model {
     /// The slot that evaluation uses; 0 and 1 are those of training.
     pub const EVALUATION_SLOT: usize = 2;
 
-    /// Builds and initialises the model of `config` with tables of `table_rows` rows.
+    /// Builds and initialises the model of `config` with tables of `table_rows` rows, on one rank.
     ///
     /// # Errors
     /// Memory that the system refuses; optimisers or tables that cannot be built.
@@ -202,8 +147,43 @@ impl Model {
         stream: &Stream,
         ablation: Ablation,
     ) -> Result<Self> {
-        let sizes = Sizes::of(config);
-        let tables = build_tables(config, table_rows, stream, &sizes, ablation)?;
+        Self::with_registry(config, table_rows, stream, &Registry::default(), ablation)
+    }
+
+    /// As [`Model::with_ablation`], with the kinds of tables that `registry` knows.
+    ///
+    /// # Errors
+    /// As [`Model::new`].
+    pub fn with_registry(
+        config: &Config,
+        table_rows: &[u64],
+        stream: &Stream,
+        registry: &Registry,
+        ablation: Ablation,
+    ) -> Result<Self> {
+        let partition = Partition::row_wise(&table_specs(config, table_rows), 1);
+        let communicator = Communicator::local(&Topology::single(), CommOptions::default()).remove(0);
+        let (partition, ids) = (Arc::new(partition), IdsChoice::Exchange);
+        Self::of_rank(
+            config,
+            table_rows,
+            stream,
+            RankParts { communicator, partition, ids, registry, ablation },
+        )
+    }
+
+    /// One rank's model: its replica of the dense network and of frequent rows, and the infrequent rows that it owns.
+    ///
+    /// # Errors
+    /// As [`Model::new`].
+    pub fn of_rank(
+        config: &Config,
+        table_rows: &[u64],
+        stream: &Stream,
+        parts: RankParts<'_>,
+    ) -> Result<Self> {
+        let sizes = Sizes::of(config, parts.communicator.num_ranks());
+        let tables = build_tables(config, table_rows, stream, &sizes, &parts)?;
         let mut plans = Plans::new();
         let bottom_widths = widths(config.data.num_dense, &config.model.bottom);
         let top_widths = widths(sizes.top_in, &config.model.top);
@@ -212,11 +192,11 @@ impl Model {
             widths,
             last,
             max_samples: sizes.micro,
-            sum_blocks: sizes.sum_blocks,
+            sum_blocks: sizes.own_blocks(),
         };
         let bottom_plan = spec("bottom", &bottom_widths, Activation::Relu).add_to(&mut plans);
         let top_plan = spec("top", &top_widths, Activation::None).add_to(&mut plans);
-        let slots = sizes.add_slots(&mut plans, config.data.num_dense);
+        let slots = sizes.add_slots(&mut plans, config.data.num_dense, &tables);
         let parameters_plan = plans.parameters.clone();
         let memory = |error| failed("the dense network cannot be built", error);
         let arenas = plans.freeze().map_err(memory)?;
@@ -227,50 +207,55 @@ impl Model {
             mlp.initialize(config.train.seed);
             mlp.refresh(stream);
         }
-        let parameters = parameters(&arenas.parameters);
-        Ok(Self::assemble(
-            config,
-            ablation,
-            sizes,
-            (tables, bottom, top),
-            (arenas, dense_states),
-            (slots, parameters),
-        ))
+        Ok(Self::assemble(config, parts, sizes, (tables, bottom, top), (arenas, dense_states), slots))
     }
 
     fn assemble(
         config: &Config,
-        ablation: Ablation,
+        parts: RankParts<'_>,
         sizes: Sizes,
-        (tables, bottom, top): (EmbeddingSet, Mlp, Mlp),
+        (tables, bottom, top): (HybridSet, Mlp, Mlp),
         (arenas, dense_states): (Arenas, Vec<Arena>),
-        (ids, parameters): (SlotIds, Vec<Parameter>),
+        ids: SlotIds,
     ) -> Self {
         let mat = |slot: SlotId| arenas.activations.mat(slot);
+        let leading = |slot: SlotId| arenas.leading.mat(slot);
         let [vectors, d_vectors] = ids.vectors.map(mat);
         let [bottom_out, d_bottom_out] = ids.bottom_out.map(mat);
         let [top_in, d_top_in] = ids.top_in.map(|slot| mat(slot).columns(0, sizes.top_in));
         let [logits, d_logits] = ids.logits.map(mat);
-        let slots = ids.batches.map(|(labels, dense)| BatchSlot {
-            batch: Mutex::new(Batch::default()),
-            route: Mutex::new(tables.new_route()),
-            labels: mat(labels),
-            dense: mat(dense),
+        let [requested, asked] = ids.exchanged.map(mat);
+        let purposes = [Purpose::Training, Purpose::Training, Purpose::Evaluation];
+        let mut purposes = purposes.into_iter();
+        let num_shares = if parts.ids == IdsChoice::Known { sizes.ranks } else { 0 };
+        let slots = ids.batches.map(|(labels, dense)| {
+            let purpose = purposes.next().expect("there are as many purposes as slots");
+            BatchSlot::new(purpose, (mat(labels), mat(dense)), tables.new_route(), num_shares)
         });
+        let rank = parts.communicator.rank().0;
         Self {
             dense_optimizer: config.optimizer.dense.optimizer(),
-            micro_batch_size: sizes.micro,
-            sum_blocks: sizes.sum_blocks,
-            loss_sums: mat(ids.loss_sums),
+            micro_batch_capacity: sizes.micro,
+            share: Share::new(rank, sizes.ranks, sizes.sum_blocks, config.train.batch_size),
+            chunk_len: chunk_len(&parts.communicator),
+            frequent: leading(ids.leading.frequent),
+            loss_sums: leading(ids.leading.loss_sums),
+            votes: leading(ids.leading.votes),
+            all_logits: mat(ids.all_logits),
+            parameters: parameters(&arenas.parameters),
             config: config.clone(),
             weights: arenas.parameters,
             gradients: arenas.gradients,
-            ablation,
+            reduced: arenas.reduced,
+            communicator: parts.communicator,
+            ids: parts.ids,
+            ablation: parts.ablation,
+            requested,
+            asked,
             tables,
             bottom,
             top,
             dense_states,
-            parameters,
             slots,
             vectors,
             d_vectors,
@@ -281,6 +266,21 @@ impl Model {
             logits,
             d_logits,
         }
+    }
+
+    /// Whether this is the only rank: then nothing is exchanged.
+    pub fn is_alone(&self) -> bool {
+        self.communicator.num_ranks() == 1
+    }
+
+    /// Tells the other ranks that this one cannot go on.
+    pub fn abort(&self, error: &Error) {
+        if matches!(error, Error::Communication { .. } | Error::Abandoned) {
+            // Everybody knows already.
+            return;
+        }
+        let reason = crate::error::chain(error);
+        self.communicator.abort(CommError::Aborted { culprit: self.communicator.rank(), reason });
     }
 
     /// Which loss is minimised.
@@ -297,8 +297,9 @@ impl Model {
         self.top.refresh(stream);
     }
 
-    /// Brings labels and dense features of a slot's batch to the device.
-    pub(crate) fn copy_batch(&self, slot: &BatchSlot) -> Result<()> {
+    /// Takes this rank's share of `incoming` into a slot, and brings labels and dense features to the device.
+    pub(crate) fn copy_batch(&self, slot: &BatchSlot, incoming: &Batch) -> Result<()> {
+        slot.take(incoming, &self.share, self.ids == IdsChoice::Known);
         let batch = slot.batch();
         let (samples, num_dense) = (batch.num_samples, self.config.data.num_dense);
         if samples > slot.labels.rows() {
@@ -318,16 +319,25 @@ impl Model {
         Ok(())
     }
 
+    /// Samples of one block of the sums over this rank's samples of a whole step, for the gradients of rows.
+    pub(crate) fn block_len_of_step(&self, slot: &BatchSlot) -> usize {
+        let all = slot.num_samples_of_all();
+        if all <= self.share.micro_batch_size_of_all() {
+            return all.div_ceil(self.share.sum_blocks());
+        }
+        slot.batch().num_samples.div_ceil(self.share.blocks().len())
+    }
+
     /// The mean loss of the batch that was trained on last. The host reads it after the step.
-    pub(crate) fn mean_loss(&self, num_samples: usize) -> f64 {
-        let rows = num_samples.div_ceil(self.micro_batch_size) * self.sum_blocks;
-        headlong_mlp::loss::total(&self.loss_sums.first_rows(rows)) / num_samples as f64
+    pub(crate) fn mean_loss(&self, call: &Call<'_>) -> f64 {
+        let rows = call.num_micro_batches * self.share.sum_blocks();
+        headlong_mlp::loss::total(&self.loss_sums.first_rows(rows)) / call.num_samples_of_all as f64
     }
 
     /// The first thing, in the order of the forward pass, that is not a number; of the last micro-batch, where there are
     /// several.
     pub(crate) fn first_non_finite(&self, call: &Call<'_>) -> Option<String> {
-        let call = call.micro_batch(call.num_micro_batches().saturating_sub(1));
+        let call = call.micro_batch(call.num_micro_batches.saturating_sub(1));
         let (first, count) = call.samples();
         let sample = |mat: &Mat| {
             let mat = mat.read::<f32>();
@@ -360,33 +370,53 @@ fn widths(first: usize, rest: &[usize]) -> Vec<usize> {
     std::iter::once(first).chain(rest.iter().copied()).collect()
 }
 
+/// The tables of `config`, in the order of the columns.
+pub fn table_specs(config: &Config, table_rows: &[u64]) -> Vec<TableSpec> {
+    let columns = table_rows.iter().enumerate();
+    let specs = columns.map(|(column, &rows)| TableSpec {
+        pooling: match config.tables.pooling {
+            config::Pooling::Sum => Pooling::Sum,
+        },
+        ..TableSpec::new(&format!("C{}", column + 1), rows, config.model.dim)
+    });
+    specs.collect()
+}
+
 fn build_tables(
     config: &Config,
     table_rows: &[u64],
     stream: &Stream,
     sizes: &Sizes,
-    ablation: Ablation,
-) -> Result<EmbeddingSet> {
-    let specs: Vec<TableSpec> = table_rows
-        .iter()
-        .enumerate()
-        .map(|(column, &rows)| TableSpec {
-            pooling: match config.tables.pooling {
-                config::Pooling::Sum => Pooling::Sum,
-            },
-            ..TableSpec::new(&format!("C{}", column + 1), rows, config.model.dim)
-        })
-        .collect();
-    let options = SetOptions {
-        optimizer: config.optimizer.sparse.optimizer(),
-        seed: config.train.seed,
-        max_samples: sizes.step,
-        max_ids: &vec![sizes.step * config.tables.max_ids_per_sample.max(1); specs.len()],
-        sum_blocks: sizes.sum_blocks,
-        frozen: ablation.freeze_tables,
+    parts: &RankParts<'_>,
+) -> Result<HybridSet> {
+    let specs = table_specs(config, table_rows);
+    let max_samples = sizes.step.max(if sizes.ranks > 1 { sizes.evaluation } else { 0 });
+    let options = HybridOptions {
+        set: SetOptions {
+            optimizer: config.optimizer.sparse.optimizer(),
+            seed: config.train.seed,
+            max_samples,
+            max_ids: &vec![max_samples * config.tables.max_ids_per_sample.max(1); specs.len()],
+            sum_blocks: sizes.own_blocks(),
+            frozen: parts.ablation.freeze_tables,
+        },
+        partition: Arc::clone(&parts.partition),
+        owner: Owner(parts.communicator.rank().0),
+        deduplicate: match config.comm.deduplicate {
+            DeduplicateChoice::Off => Deduplicate::Off,
+            _ => Deduplicate::Rank,
+        },
     };
-    EmbeddingSet::with_registry(&Registry::default(), stream, &specs, &options)
+    HybridSet::new(parts.registry, stream, &specs, &options)
         .map_err(|error| failed("the embedding tables cannot be built", error))
+}
+
+/// Elements of one piece of the all-reduce. Threads of one process read each other's memory: pieces would only add waits.
+fn chunk_len(communicator: &Communicator) -> usize {
+    match communicator.transport().name() {
+        "local" => usize::MAX,
+        _ => 1 << 18,
+    }
 }
 
 fn parameters(weights: &Arena) -> Vec<Parameter> {

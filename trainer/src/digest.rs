@@ -93,6 +93,14 @@ impl WeightsDigest {
         }
     }
 
+    /// Adds the rows that another digest has seen; no row may be in both.
+    pub fn merge(&mut self, other: Self) {
+        for (name, part) in other.tensors {
+            let tensor = self.tensors.entry(name).or_default();
+            tensor.sum = tensor.sum.wrapping_add(part.sum);
+        }
+    }
+
     /// Notes the shape of a tensor.
     pub fn shape(&mut self, tensor: &Tensor) {
         self.tensors.entry(tensor.name.clone()).or_default().shape.clone_from(&tensor.shape);

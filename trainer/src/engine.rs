@@ -1,13 +1,15 @@
-//! The engine: a model and its lanes, fed with batches one by one. It knows no files and no checkpoints, so that benches,
-//! tests and programs with data of their own drive the same iteration as `headlong train`.
+//! The engine: one rank's model and its lanes, fed with batches one by one. It knows no files and no checkpoints, so that
+//! benches, tests and programs with data of their own drive the same iteration as `headlong train`. All ranks of this process
+//! together are a [`crate::crew::Crew`].
 //!
 //! Two slots hold batches: the one of now and the one of next. [`Engine::prime`] fills the first; each
-//! [`Engine::step`] trains on now while next is copied and routed.
+//! [`Engine::step`] trains on now while next is copied and routed. Batches are those of all ranks: the engine takes its
+//! share of them.
 
 use crate::build::Model;
 use crate::error::{Error, Result};
 use crate::lanes::Lanes;
-use crate::schedule::{Call, EVALUATION, TRAINING, prologue};
+use crate::schedule::{Call, EVALUATION, PROLOGUE, TRAINING};
 use crate::trace::Recorder;
 use headlong_device::optimizer::Step;
 use headlong_reader::{Batch, Position};
@@ -23,6 +25,11 @@ pub struct StepRates {
     pub sparse: f32,
 }
 
+impl StepRates {
+    /// Of calls that train nothing.
+    const NONE: Self = Self { number: 0, dense: 0.0, sparse: 0.0 };
+}
+
 /// A model that can be trained batch by batch.
 pub struct Engine {
     model: Model,
@@ -31,12 +38,24 @@ pub struct Engine {
     /// Which slot holds the batch of now, once primed.
     now: usize,
     primed: bool,
+    sent: Sent,
+}
+
+/// What a rank has sent in training steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sent {
+    /// Steps.
+    pub steps: u64,
+    /// Bytes to ranks of the same node.
+    pub intra_node_bytes: u64,
+    /// Bytes to ranks of other nodes.
+    pub inter_node_bytes: u64,
 }
 
 impl Engine {
     /// An engine over a built model.
     pub fn new(model: Model, lanes: Lanes, recorder: Recorder) -> Self {
-        Self { model, lanes, recorder, now: 0, primed: false }
+        Self { model, lanes, recorder, now: 0, primed: false, sent: Sent::default() }
     }
 
     /// The model.
@@ -64,49 +83,53 @@ impl Engine {
         self.primed
     }
 
-    /// Brings in the first batch, or the first after the data ended. `batch` gets other buffers in exchange.
+    /// Brings in the first batch, or the first after the data ended.
     ///
     /// # Errors
     /// Ids out of range, batches larger than planned.
-    pub fn prime(&mut self, batch: &mut Batch) -> Result<()> {
-        let slot = &self.model.slots[self.now];
-        slot.swap(batch);
-        let call =
-            call(&self.model, self.now, Some(self.now), StepRates { number: 0, dense: 0.0, sparse: 0.0 });
-        self.lanes.walk(prologue(), &self.model, &call, &mut self.recorder)?;
+    pub fn prime(&mut self, batch: &Batch) -> Result<()> {
+        let call = training_call(&self.model, self.now, Some((self.now, batch)), StepRates::NONE);
+        self.lanes.walk(PROLOGUE, &self.model, &call, &mut self.recorder)?;
         self.primed = true;
         Ok(())
     }
 
-    /// Trains on the batch of now and prepares `next`, which becomes the batch of now. Returns the mean loss of the batch.
+    /// Trains on the batch of now and prepares `next`, which becomes the batch of now. Returns the mean loss of the batch,
+    /// over the samples of all ranks.
     ///
     /// # Errors
-    /// A loss that is no number (names the layer), ids out of range in `next`.
+    /// A loss that is no number (names the layer), ids out of range in `next`, a rank that is gone.
     ///
     /// # Panics
     /// When there is no batch of now.
-    pub fn step(&mut self, rates: StepRates, next: Option<&mut Batch>) -> Result<f64> {
+    pub fn step(&mut self, rates: StepRates, next: Option<&Batch>) -> Result<f64> {
         assert!(self.primed, "a step needs a batch: prime the engine first");
         let other = 1 - self.now;
-        let has_next = next.is_some();
-        if let Some(batch) = next {
-            self.model.slots[other].swap(batch);
-        }
-        let call = call(&self.model, self.now, has_next.then_some(other), rates);
+        let call = training_call(&self.model, self.now, next.map(|batch| (other, batch)), rates);
+        let before = self.model.communicator.counters();
         self.lanes.walk(TRAINING, &self.model, &call, &mut self.recorder)?;
-        let loss = self.model.mean_loss(call.num_samples);
+        let sent = self.model.communicator.counters() - before;
+        self.sent.steps += 1;
+        self.sent.intra_node_bytes += sent.intra_node_bytes();
+        self.sent.inter_node_bytes += sent.inter_node_bytes();
+        let loss = self.model.mean_loss(&call);
         if !loss.is_finite() {
             let what = self.model.first_non_finite(&call).unwrap_or_else(|| "loss".to_owned());
             return Err(Error::NotFinite { step: rates.number, what, value: loss });
         }
         self.now = other;
-        self.primed = has_next;
+        self.primed = next.is_some();
         Ok(loss)
     }
 
-    /// Samples in the batch of now.
+    /// Samples in the batch of now, of all ranks.
     pub fn num_samples_now(&self) -> usize {
-        self.model.slots[self.now].batch().num_samples
+        self.model.slots[self.now].num_samples_of_all()
+    }
+
+    /// What this rank has sent so far.
+    pub fn sent(&self) -> Sent {
+        self.sent
     }
 
     /// Makes everything that is derived from weights again; call it after weights were written from outside.
@@ -119,34 +142,69 @@ impl Engine {
         self.model.slots[self.now].batch().position
     }
 
-    /// Predicts `batch` and hands logits and labels (empty where there are none) to `take`. Changes no weight and no batch of
-    /// training. `batch` keeps its contents.
+    /// Predicts `batch`; [`Engine::logits`] has the result. Changes no weight and no batch of training.
     ///
     /// # Errors
-    /// Ids out of range, batches larger than planned.
-    pub fn predict(&mut self, batch: &mut Batch, take: &mut dyn FnMut(&[f32], &[f32])) -> Result<()> {
-        let slot = Model::EVALUATION_SLOT;
-        self.model.slots[slot].swap(batch);
-        let call = call(&self.model, slot, None, StepRates { number: 0, dense: 0.0, sparse: 0.0 });
-        let walked = self.lanes.walk(EVALUATION, &self.model, &call, &mut self.recorder);
-        self.model.slots[slot].swap(batch);
-        walked?;
-        let logits = self.model.logits.first_rows(call.num_samples);
-        take(logits.read::<f32>().data(), &batch.labels);
-        Ok(())
+    /// Ids out of range, batches larger than planned, a rank that is gone.
+    pub fn predict(&mut self, batch: &Batch) -> Result<()> {
+        let call = evaluation_call(&self.model, batch);
+        self.lanes.walk(EVALUATION, &self.model, &call, &mut self.recorder)
+    }
+
+    /// Hands the first `num_samples` logits of the last prediction to `take`, those of all ranks.
+    pub fn logits(&self, num_samples: usize, take: &mut dyn FnMut(&[f32])) {
+        let logits = if self.model.is_alone() { &self.model.logits } else { &self.model.all_logits };
+        take(&logits.read::<f32>().data()[..num_samples]);
+    }
+
+    /// Sets the number that this rank adds to number `index` of the next step's votes.
+    pub fn vote(&self, index: usize, value: f32) {
+        self.model.votes.write::<f32>().data_mut()[index] = value;
+    }
+
+    /// The sum of number `index` over all ranks, of the last step.
+    pub fn votes(&self, index: usize) -> f32 {
+        self.model.votes.read::<f32>().data()[index]
     }
 }
 
-fn call(model: &Model, now: usize, next: Option<usize>, rates: StepRates) -> Call<'_> {
-    let num_samples = model.slots[now].batch().num_samples;
+fn training_call<'a>(
+    model: &'a Model,
+    now: usize,
+    next: Option<(usize, &'a Batch)>,
+    rates: StepRates,
+) -> Call<'a> {
+    let slot = &model.slots[now];
+    let (share, num_samples_of_all) = (&model.share, slot.num_samples_of_all());
     let step = |learning_rate| Step { learning_rate, number: rates.number };
     Call {
-        now: &model.slots[now],
-        next: next.map(|next| &model.slots[next]),
-        num_samples,
-        micro_batch_size: model.micro_batch_size,
+        now: slot,
+        next: next.map(|(next, _)| &model.slots[next]),
+        incoming: next.map(|(_, batch)| batch),
+        num_samples: slot.batch().num_samples,
+        num_samples_of_all,
+        micro_batch_size: share.micro_batch_size(),
+        num_micro_batches: num_samples_of_all.div_ceil(share.micro_batch_size_of_all()),
+        micro_batch_size_of_all: share.micro_batch_size_of_all(),
+        sum_blocks: share.sum_blocks(),
         micro_batch: 0,
         dense_step: step(rates.dense),
         sparse_step: step(rates.sparse),
+    }
+}
+
+fn evaluation_call<'a>(model: &'a Model, batch: &'a Batch) -> Call<'a> {
+    let num_samples = model.share.in_evaluation(batch.num_samples).len();
+    let now = &model.slots[Model::EVALUATION_SLOT];
+    let micro_batch_size = model.micro_batch_capacity;
+    Call {
+        now,
+        next: None,
+        incoming: Some(batch),
+        num_samples,
+        num_samples_of_all: batch.num_samples,
+        micro_batch_size,
+        num_micro_batches: num_samples.div_ceil(micro_batch_size),
+        ..training_call(model, Model::EVALUATION_SLOT, None, StepRates::NONE)
     }
 }

@@ -116,6 +116,9 @@ pub enum Error {
         /// The signal's number: 2 for SIGINT, 15 for SIGTERM.
         signal: i32,
     },
+    /// A lane stopped because another lane has failed; that one tells why.
+    #[error("stopped, because another lane has failed")]
+    Abandoned,
     /// A bench was slower than its baseline.
     #[error("slower than the baseline: {0}")]
     SlowerThanBaseline(String),
@@ -179,7 +182,7 @@ impl Error {
             | Self::Unsupported { .. }
             | Self::DoesNotFit { .. }
             | Self::Usage(_) => 2,
-            Self::Io { .. } | Self::NotFinite { .. } | Self::Failed { .. } => 1,
+            Self::Io { .. } | Self::NotFinite { .. } | Self::Failed { .. } | Self::Abandoned => 1,
             Self::Communication { .. } => 3,
             Self::SlowerThanBaseline(_) => 4,
             Self::Interrupted { signal } => u8::try_from(128 + signal).unwrap_or(1),

@@ -5,6 +5,7 @@ use crate::build::Model;
 use crate::checkpoint::{self, Checkpoint, Select};
 use crate::cli::{EvalArguments, PredictArguments};
 use crate::config::{Config, DenseOptimizer, Ids, OnBadRow, SparseOptimizer};
+use crate::crew::Crew;
 use crate::data::{self, EvaluationData, failed};
 use crate::dictionary::RunDictionary;
 use crate::engine::Engine;
@@ -80,7 +81,7 @@ pub fn predict(arguments: &PredictArguments) -> Result<()> {
 struct Applied {
     config: Config,
     checkpoint: Checkpoint,
-    engine: Engine,
+    crew: Crew,
     ids: IdMapper,
     threads: usize,
 }
@@ -97,8 +98,9 @@ impl Applied {
         let mut config = config_of(&checkpoint)?;
         config.eval.batch_size = batch_size.unwrap_or(config.eval.batch_size);
         config.data.on_bad_row = on_bad_row.unwrap_or(config.data.on_bad_row);
-        // Nothing is trained: no gradients of large batches, no optimiser states.
+        // One rank applies what any number of ranks has trained. Nothing is trained: no gradients of large batches, no optimiser states.
         (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);
+        (config.run.ranks, config.train.sum_blocks) = (1, None);
         config.optimizer.sparse = SparseOptimizer { name: "sgd".to_owned(), ..SparseOptimizer::default() };
         config.optimizer.dense = DenseOptimizer { name: "sgd".to_owned(), ..DenseOptimizer::default() };
         let threads = threads.unwrap_or_else(crate::machine::cores);
@@ -113,14 +115,14 @@ impl Applied {
         restore_ids(&checkpoint, &mut ids)?;
         let stream = Stream::cpu(threads);
         let model = Model::new(&config, &rows, &stream)?;
-        let mut engine = Engine::new(model, Lanes::serial(stream), Recorder::off());
-        load(&mut engine, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;
-        Ok(Self { config, checkpoint, engine, ids, threads })
+        let mut crew = Crew::of_one(Engine::new(model, Lanes::serial(stream), Recorder::off()));
+        load(&mut crew, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;
+        Ok(Self { config, checkpoint, crew, ids, threads })
     }
 
     fn run(&mut self, files: &[PathBuf], labelled: bool, take: &mut dyn FnMut(&[f32], &[f32])) -> Result<()> {
         let rows = EvaluationData::open(&self.config, files, labelled, self.threads)?;
-        let skipped = predict_all(&mut self.engine, &mut *rows.reader(&self.ids)?, take)?;
+        let skipped = predict_all(&self.crew, &mut *rows.reader(&self.ids)?, take)?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {
             eprintln!("warning: {message}");
         }

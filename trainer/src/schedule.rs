@@ -4,152 +4,262 @@
 //! The step takes the batch of *now*, which is trained on, and the batch of *next*, which is copied and routed ahead.
 //! Ids may run ahead of weights; weights never do: no stage of *next* reads a weight.
 //!
-//! Rooms never call each other. `embedding` decides which rows, `mlp` computes, and every line that joins them stands here.
-//! With more ranks the exchanges stand between these lines (ARCHITECTURE.md, "One readable iteration"); one rank
-//! owns every row, so it has nothing to exchange.
+//! Rooms never call each other. `embedding` decides which rows, `comm` moves bytes, `mlp` computes, and every line that joins
+//! them stands here. A rank trains on its own share of the samples. Frequent rows are replicated: each rank has them all,
+//! and their gradients travel with the dense ones, in one all-reduce. An infrequent row lies with its owner: ranks ask for it,
+//! get its vector, and bring its gradient back. One rank owns every row and has nobody to exchange with: of the stages between
+//! ranks ([`Runs::AmongRanks`]) it runs none.
+//!
+//! ```text
+//! copy                                          copy_batch*                                  (* of the next batch)
+//! sparse  answer ─┐ lookup_frequent    pool ─┐  route*  accept*       reduce ─┐        update_infrequent
+//! comm            └─ exchange_vectors ─┘     │   exchange_ids*                ├─ exchange_gradients ┘   all_reduce ─┐
+//! dense   bottom_forward ────────────────────┴─ interaction … loss … backward ┴─ bottom_backward ──────┘   dense_optimizer
+//! ```
+//!
+//! **The order of collectives is the order of these lines**, hence the same on all ranks.
 
 use crate::build::{BatchIds, BatchSlot, Model, is_dot};
+use crate::config::IdsChoice;
+use crate::crew::exchange_failed;
 use crate::data::failed;
 use crate::error::Result;
-use crate::lanes::Lane::{Copy, Dense, Sparse};
+use crate::lanes::Lane::{Comm, Copy, Dense, Sparse};
 use crate::lanes::Repeat::{MicroBatch, Step as Once};
+use crate::lanes::Runs::{Always, AmongRanks};
 use crate::lanes::Stage;
 use headlong_device::Stream;
 use headlong_device::optimizer::Step;
+use headlong_embedding::Ids;
+use headlong_embedding::hybrid::IdExchange;
 use headlong_mlp::interaction::{cat, dot};
 use headlong_mlp::linear::Activation;
 use headlong_mlp::loss::LossArgs;
 use headlong_mlp::mlp::MlpBackwardArgs;
 use headlong_mlp::optim::{self, StepArgs};
+use headlong_reader::Batch;
 
 /// One training step.
 pub const TRAINING: &[Stage] = &[
+    // The batch of now: its rows, from wherever they lie.
+    stage("answer", Sparse, Once, AmongRanks, &["previous:accept", "previous:update_infrequent"], answer),
+    stage("exchange_vectors", Comm, Once, AmongRanks, &["answer"], exchange_vectors),
+    stage(
+        "lookup_frequent",
+        Sparse,
+        Once,
+        AmongRanks,
+        &["previous:route", "previous:all_reduce_and_update_frequent"],
+        lookup_frequent,
+    ),
+    stage(
+        "pool",
+        Sparse,
+        Once,
+        Always,
+        &["exchange_vectors", "lookup_frequent", "previous:update_infrequent"],
+        pool,
+    ),
     // The batch of next: no weight is read here.
-    Stage {
-        name: "copy_batch",
-        lane: Copy,
-        repeat: Once,
-        waits: &["previous:dense_optimizer"],
-        run: |model, _, call| call.next.map_or(Ok(()), |next| model.copy_batch(next)),
-    },
-    Stage {
-        name: "route",
-        lane: Sparse,
-        repeat: Once,
-        waits: &["copy_batch"],
-        run: |model, stream, call| call.next.map_or(Ok(()), |next| route(model, stream, next)),
-    },
-    // The batch of now.
-    Stage {
-        name: "lookup",
-        lane: Sparse,
-        repeat: Once,
-        waits: &["previous:route", "previous:update_tables"],
-        run: lookup,
-    },
-    Stage {
-        name: "bottom_forward",
-        lane: Dense,
-        repeat: MicroBatch,
-        waits: &["previous:copy_batch", "previous:dense_optimizer"],
-        run: bottom_forward,
-    },
-    Stage {
-        name: "interaction_forward",
-        lane: Dense,
-        repeat: MicroBatch,
-        waits: &["lookup", "bottom_forward"],
-        run: interaction_forward,
-    },
-    Stage {
-        name: "top_forward",
-        lane: Dense,
-        repeat: MicroBatch,
-        waits: &["interaction_forward"],
-        run: top_forward,
-    },
-    Stage { name: "loss", lane: Dense, repeat: MicroBatch, waits: &["top_forward"], run: loss },
-    Stage { name: "top_backward", lane: Dense, repeat: MicroBatch, waits: &["loss"], run: top_backward },
-    Stage {
-        name: "interaction_backward",
-        lane: Dense,
-        repeat: MicroBatch,
-        waits: &["top_backward"],
-        run: interaction_backward,
-    },
-    Stage {
-        name: "bottom_backward",
-        lane: Dense,
-        repeat: MicroBatch,
-        waits: &["interaction_backward"],
-        run: bottom_backward,
-    },
+    stage("copy_batch", Copy, Once, Always, &["previous:dense_optimizer"], copy_next),
+    stage("route", Sparse, Once, Always, &["copy_batch"], route_next),
+    stage("exchange_ids", Comm, Once, AmongRanks, &["route"], exchange_next_ids),
+    stage("accept", Sparse, Once, AmongRanks, &["exchange_ids"], accept_next),
+    // The dense network, forward and backward.
+    stage(
+        "bottom_forward",
+        Dense,
+        MicroBatch,
+        Always,
+        &["previous:copy_batch", "previous:dense_optimizer"],
+        bottom_forward,
+    ),
+    stage("interaction_forward", Dense, MicroBatch, Always, &["pool", "bottom_forward"], interaction_forward),
+    stage("top_forward", Dense, MicroBatch, Always, &["interaction_forward"], top_forward),
+    stage("loss", Dense, MicroBatch, Always, &["top_forward"], loss),
+    stage("top_backward", Dense, MicroBatch, Always, &["loss"], top_backward),
+    stage("interaction_backward", Dense, MicroBatch, Always, &["top_backward"], interaction_backward),
+    stage("bottom_backward", Dense, MicroBatch, Always, &["interaction_backward"], bottom_backward),
+    // Gradients of rows go to their owners, then all others are summed over the ranks at once.
+    stage("reduce", Sparse, Once, AmongRanks, &["interaction_backward", "accept"], reduce),
+    stage("exchange_gradients", Comm, Once, AmongRanks, &["reduce"], exchange_gradients),
+    stage(
+        "all_reduce_and_update_frequent",
+        Comm,
+        Once,
+        AmongRanks,
+        &["reduce", "bottom_backward"],
+        all_reduce_and_update_frequent,
+    ),
     // All gradients of the step are there: the weights move.
-    Stage {
-        name: "update_tables",
-        lane: Sparse,
-        repeat: Once,
-        waits: &["interaction_backward", "previous:route"],
-        run: update_tables,
-    },
-    Stage {
-        name: "dense_optimizer",
-        lane: Dense,
-        repeat: Once,
-        waits: &["bottom_backward"],
-        run: dense_optimizer,
-    },
+    stage(
+        "update_infrequent",
+        Sparse,
+        Once,
+        Always,
+        &["interaction_backward", "exchange_gradients"],
+        update_infrequent,
+    ),
+    stage(
+        "dense_optimizer",
+        Dense,
+        Once,
+        Always,
+        &["bottom_backward", "all_reduce_and_update_frequent"],
+        dense_optimizer,
+    ),
 ];
 
 /// What must have run for the first batch before the first step: its own copy and route.
-pub fn prologue() -> &'static [Stage] {
-    &TRAINING[..2]
-}
+pub const PROLOGUE: &[Stage] = &[
+    stage("first_copy_batch", Copy, Once, Always, &[], copy_next),
+    stage("first_route", Sparse, Once, Always, &["first_copy_batch"], route_next),
+    stage("first_exchange_ids", Comm, Once, AmongRanks, &["first_route"], exchange_next_ids),
+    stage("first_accept", Sparse, Once, AmongRanks, &["first_exchange_ids"], accept_next),
+];
 
 /// Predictions for the batch of now. It changes nothing but activations.
 pub const EVALUATION: &[Stage] = &[
-    Stage {
-        name: "eval_copy_batch",
-        lane: Copy,
-        repeat: Once,
-        waits: &[],
-        run: |model, _, call| model.copy_batch(call.now),
-    },
-    Stage { name: "eval_lookup", lane: Sparse, repeat: Once, waits: &["eval_copy_batch"], run: lookup },
-    Stage {
-        name: "eval_bottom_forward",
-        lane: Dense,
-        repeat: MicroBatch,
-        waits: &["eval_copy_batch"],
-        run: bottom_forward,
-    },
-    Stage {
-        name: "eval_interaction_forward",
-        lane: Dense,
-        repeat: MicroBatch,
-        waits: &["eval_lookup", "eval_bottom_forward"],
-        run: interaction_forward,
-    },
-    Stage {
-        name: "eval_top_forward",
-        lane: Dense,
-        repeat: MicroBatch,
-        waits: &["eval_interaction_forward"],
-        run: top_forward,
-    },
+    stage("eval_copy_batch", Copy, Once, Always, &[], |model, _, call| copy_batch(model, call, call.now)),
+    stage("eval_route", Sparse, Once, AmongRanks, &["eval_copy_batch"], |model, stream, call| {
+        route(model, stream, call, call.now)
+    }),
+    stage("eval_exchange_ids", Comm, Once, AmongRanks, &["eval_route"], |model, _, call| {
+        exchange_ids(model, call.now)
+    }),
+    stage("eval_accept", Sparse, Once, AmongRanks, &["eval_exchange_ids"], |model, stream, call| {
+        accept(model, stream, call.now)
+    }),
+    stage("eval_answer", Sparse, Once, AmongRanks, &["eval_accept"], answer),
+    stage("eval_exchange_vectors", Comm, Once, AmongRanks, &["eval_answer"], exchange_vectors),
+    stage("eval_lookup_frequent", Sparse, Once, AmongRanks, &["eval_route"], lookup_frequent),
+    stage("eval_pool", Sparse, Once, Always, &["eval_exchange_vectors", "eval_copy_batch"], pool),
+    stage("eval_bottom_forward", Dense, MicroBatch, Always, &["eval_copy_batch"], bottom_forward),
+    stage(
+        "eval_interaction_forward",
+        Dense,
+        MicroBatch,
+        Always,
+        &["eval_pool", "eval_bottom_forward"],
+        interaction_forward,
+    ),
+    stage("eval_top_forward", Dense, MicroBatch, Always, &["eval_interaction_forward"], top_forward),
+    stage("eval_gather", Comm, Once, AmongRanks, &["eval_top_forward"], gather_logits),
 ];
 
-/// Sorts the ids of a batch into the rows it touches.
-fn route(model: &Model, stream: &Stream, slot: &BatchSlot) -> Result<()> {
-    let routed = model.tables.route(stream, &BatchIds(&slot.batch()), &mut slot.route());
+/// A line of a list.
+const fn stage(
+    name: &'static str,
+    lane: crate::lanes::Lane,
+    repeat: crate::lanes::Repeat,
+    runs: crate::lanes::Runs,
+    waits: &'static [&'static str],
+    run: fn(&Model, &Stream, &Call<'_>) -> Result<()>,
+) -> Stage {
+    Stage { name, lane, repeat, runs, waits, run }
+}
+
+/// Gathers the infrequent rows that the ranks have asked this one for.
+fn answer(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    let route = call.now.route();
+    let (answers, _) = route.vector_exchange();
+    let mut asked = model.asked.write::<f32>();
+    let answered = model.tables.answer(stream, &route, first_mut(asked.data_mut(), answers));
+    answered.map_err(|error| failed("the rows of a batch cannot be looked up", error))
+}
+
+/// Vectors of infrequent rows go from their owners to whoever asked.
+fn exchange_vectors(model: &Model, _: &Stream, call: &Call<'_>) -> Result<()> {
+    let route = call.now.route();
+    let (answers, requests) = route.vector_exchange();
+    let (from, mut to) = (model.asked.read::<f32>(), model.requested.write::<f32>());
+    let (from, to) = (first(from.data(), answers), first_mut(to.data_mut(), requests));
+    model.communicator.all_to_all_v(from, answers, to, requests).map_err(exchange_failed("the vectors"))
+}
+
+/// The frequent rows, from this rank's replica. Bags that hold infrequent rows as well wait for [`pool`].
+fn lookup_frequent(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    let vectors = model.vectors.first_rows(call.num_samples);
+    let found =
+        model.tables.lookup_frequent(stream, &BatchIds(&call.now.batch()), &call.now.route(), &vectors);
+    found.map_err(|error| failed("the vectors of a batch cannot be looked up", error))
+}
+
+/// Pools what was received and what is here into one vector per sample and table.
+fn pool(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    let vectors = model.vectors.first_rows(call.num_samples);
+    let batch = call.now.batch();
+    let pooled = if model.is_alone() {
+        model.tables.lookup_alone(stream, &BatchIds(&batch), &vectors)
+    } else {
+        let (route, received) = (call.now.route(), model.requested.read::<f32>());
+        let (_, requests) = route.vector_exchange();
+        model.tables.pool(stream, &BatchIds(&batch), &route, first(received.data(), requests), &vectors)
+    };
+    pooled.map_err(|error| failed("the vectors of a batch cannot be looked up", error))
+}
+
+fn copy_next(model: &Model, _: &Stream, call: &Call<'_>) -> Result<()> {
+    call.next.map_or(Ok(()), |next| copy_batch(model, call, next))
+}
+
+fn route_next(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    call.next.map_or(Ok(()), |next| route(model, stream, call, next))
+}
+
+fn exchange_next_ids(model: &Model, _: &Stream, call: &Call<'_>) -> Result<()> {
+    call.next.map_or(Ok(()), |next| exchange_ids(model, next))
+}
+
+fn accept_next(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    call.next.map_or(Ok(()), |next| accept(model, stream, next))
+}
+
+/// This rank's share of the batch that has come in.
+fn copy_batch(model: &Model, call: &Call<'_>, slot: &BatchSlot) -> Result<()> {
+    call.incoming.map_or(Ok(()), |incoming| model.copy_batch(slot, incoming))
+}
+
+/// Sorts the ids of a batch into the rows it touches, and the infrequent rows by owner.
+fn route(model: &Model, stream: &Stream, _: &Call<'_>, slot: &BatchSlot) -> Result<()> {
+    let (batch, mut route) = (slot.batch(), slot.route_mut());
+    let ids = BatchIds(&batch);
+    let routed = if model.is_alone() {
+        model.tables.route_alone(stream, &ids, &mut route)
+    } else {
+        model.tables.route(stream, &ids, model.block_len_of_step(slot), &mut route)
+    };
     routed.map_err(|error| failed("the ids of a batch cannot be routed", error))
 }
 
-/// Gathers and pools the rows of the whole batch.
-fn lookup(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
-    let vectors = model.vectors.first_rows(call.num_samples);
-    let found = model.tables.lookup(stream, &BatchIds(&call.now.batch()), &vectors);
-    found.map_err(|error| failed("the vectors of a batch cannot be looked up", error))
+/// Ranks ask owners for rows. Where every rank holds the ids of the whole batch, nobody needs to ask.
+fn exchange_ids(model: &Model, slot: &BatchSlot) -> Result<()> {
+    if model.ids == IdsChoice::Known {
+        return Ok(());
+    }
+    let mut route = slot.route_mut();
+    let communicator = &model.communicator;
+    let (request_counts, asked_counts) = route.count_exchange();
+    communicator.all_to_all(request_counts, asked_counts).map_err(exchange_failed("the numbers of ids"))?;
+    let exchange = route.id_exchange().map_err(|error| failed("ranks ask for too much", error))?;
+    let IdExchange { requests, request_counts, asked, asked_counts } = exchange;
+    communicator
+        .all_to_all_v(requests, request_counts, asked, asked_counts)
+        .map_err(exchange_failed("the ids"))
+}
+
+/// Owners sort what they were asked for.
+fn accept(model: &Model, stream: &Stream, slot: &BatchSlot) -> Result<()> {
+    let mut route = slot.route_mut();
+    let accepted = if model.ids == IdsChoice::Known {
+        let shares = slot.shares();
+        let ids: Vec<_> = shares.iter().map(BatchIds).collect();
+        let ids: Vec<&dyn Ids> = ids.iter().map(|ids| ids as &dyn Ids).collect();
+        model.tables.accept_known(stream, &mut route, &ids)
+    } else {
+        model.tables.accept(stream, &mut route)
+    };
+    accepted.map_err(|error| failed("the rows that ranks ask for cannot be found", error))
 }
 
 fn bottom_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
@@ -183,17 +293,24 @@ fn top_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The loss of a micro-batch and its gradient; the mean is taken over the whole batch.
+/// The loss of a micro-batch and its gradient; the mean is taken over the batch of all ranks. The sums of other ranks' blocks
+/// are zeros here until the all-reduce brings them.
 fn loss(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let (first, count) = call.samples();
+    if call.micro_batch == 0 && !model.is_alone() {
+        model.loss_sums.write::<f32>().data_mut().fill(0.0);
+    }
+    let blocks = model.share.blocks();
     let args = LossArgs {
         loss: model.loss(),
         logits: &model.logits.rows_range(first, count),
         labels: &call.now.labels.rows_range(first, count),
         d_logits: &model.d_logits.rows_range(first, count),
-        sums: &model.loss_sums.rows_range(call.micro_batch * model.sum_blocks, model.sum_blocks),
-        block_len: count.div_ceil(model.sum_blocks),
-        scale: 1.0 / call.num_samples as f32,
+        sums: &model
+            .loss_sums
+            .rows_range(call.micro_batch * model.share.sum_blocks() + blocks.start, blocks.len()),
+        block_len: call.block_len(),
+        scale: 1.0 / call.num_samples_of_all as f32,
     };
     headlong_mlp::loss::forward_backward(stream, &args);
     Ok(())
@@ -206,7 +323,7 @@ fn top_backward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
         d_z: &model.d_logits.rows_range(first, count),
         d_x: Some(&model.d_top_in.first_rows(count)),
         accumulate: call.micro_batch > 0,
-        block_len: count.div_ceil(model.sum_blocks),
+        block_len: call.block_len(),
     };
     model.top.backward(stream, &args);
     Ok(())
@@ -237,16 +354,67 @@ fn bottom_backward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()
         d_z: &model.d_bottom_out.first_rows(count),
         d_x: None,
         accumulate: call.micro_batch > 0,
-        block_len: count.div_ceil(model.sum_blocks),
+        block_len: call.block_len(),
     };
     model.bottom.backward(stream, &args);
     Ok(())
 }
 
-/// Sums the gradients of each row over its samples and moves the row, once.
-fn update_tables(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+/// Sums the gradients of each row over this rank's samples: infrequent rows for their owners, frequent ones for the all-reduce.
+fn reduce(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let d_vectors = model.d_vectors.first_rows(call.num_samples);
-    let updated = model.tables.update(stream, &call.now.route(), &d_vectors, &call.sparse_step);
+    let (mut to_owners, mut frequent) = (model.requested.write::<f32>(), model.frequent.write::<f32>());
+    let route = call.now.route();
+    let (_, requests) = route.vector_exchange();
+    let (to_owners, frequent) = (first_mut(to_owners.data_mut(), requests), frequent.data_mut());
+    model.tables.reduce(stream, &route, &d_vectors, to_owners, frequent);
+    Ok(())
+}
+
+/// Gradients of infrequent rows go the way back that their vectors came.
+fn exchange_gradients(model: &Model, _: &Stream, call: &Call<'_>) -> Result<()> {
+    let route = call.now.route();
+    let (answers, requests) = route.vector_exchange();
+    let (from, mut to) = (model.requested.read::<f32>(), model.asked.write::<f32>());
+    let (from, to) = (first(from.data(), requests), first_mut(to.data_mut(), answers));
+    model
+        .communicator
+        .all_to_all_v(from, requests, to, answers)
+        .map_err(exchange_failed("the gradients of rows"))
+}
+
+/// The one all-reduce of a step: gradients of frequent rows, loss sums, dense gradients, in this order in one memory. Frequent
+/// rows whose gradients are final are updated while the rest is on its way.
+fn all_reduce_and_update_frequent(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    let (mut failure, frequent_len) = (Ok(()), model.tables.frequent_len());
+    let mut gradients = model.reduced.write_all::<f32>();
+    let reduced =
+        model.communicator.all_reduce_chunks(&mut gradients, model.chunk_len, &mut |ready, gradients| {
+            let ready = ready.start.min(frequent_len)..ready.end.min(frequent_len);
+            if failure.is_ok() {
+                failure = model.tables.update_frequent(
+                    stream,
+                    &gradients[..frequent_len],
+                    ready,
+                    &call.sparse_step,
+                );
+            }
+        });
+    reduced.map_err(exchange_failed("the gradients"))?;
+    failure.map_err(|error| failed("the frequent rows cannot be updated", error))
+}
+
+/// Moves each row once: on one rank all rows, with several the infrequent ones that this rank owns.
+fn update_infrequent(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    let route = call.now.route();
+    let updated = if model.is_alone() {
+        let d_vectors = model.d_vectors.first_rows(call.num_samples);
+        model.tables.update_alone(stream, &route, &d_vectors, &call.sparse_step)
+    } else {
+        let (answers, _) = route.vector_exchange();
+        let asked = model.asked.read::<f32>();
+        model.tables.update_infrequent(stream, &route, first(asked.data(), answers), &call.sparse_step)
+    };
     updated.map_err(|error| failed("the tables cannot be updated", error))
 }
 
@@ -266,17 +434,44 @@ fn dense_optimizer(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()
     Ok(())
 }
 
+/// The logits of all ranks, in the order of the samples. The last shares may be short: what lies behind them is not looked at.
+fn gather_logits(model: &Model, _: &Stream, call: &Call<'_>) -> Result<()> {
+    let share_len = call.num_samples_of_all.div_ceil(model.communicator.num_ranks());
+    let (mine, mut all) = (model.logits.read::<f32>(), model.all_logits.write::<f32>());
+    let (mine, all) = (&mine.data()[..share_len], all.data_mut());
+    let all = &mut all[..share_len * model.communicator.num_ranks()];
+    model.communicator.all_gather(mine, all).map_err(exchange_failed("the predictions"))
+}
+
+fn first<'a>(values: &'a [f32], counts: &[usize]) -> &'a [f32] {
+    &values[..counts.iter().sum()]
+}
+
+fn first_mut<'a>(values: &'a mut [f32], counts: &[usize]) -> &'a mut [f32] {
+    &mut values[..counts.iter().sum()]
+}
+
 /// What one walk through the list works on.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// The batch that is trained on or evaluated.
     pub now: &'a BatchSlot,
-    /// The batch that is prepared ahead; none at the end of the data.
+    /// The slot of the batch that is prepared ahead; none at the end of the data.
     pub next: Option<&'a BatchSlot>,
-    /// Samples in the batch of now.
+    /// The batch of all ranks that `next` (in an evaluation `now`) takes its share of.
+    pub incoming: Option<&'a Batch>,
+    /// This rank's samples in the batch of now.
     pub num_samples: usize,
-    /// Samples of one micro-batch; the last one may be smaller.
+    /// Samples of all ranks in the batch of now.
+    pub num_samples_of_all: usize,
+    /// This rank's samples in one micro-batch; the last one may be smaller.
     pub micro_batch_size: usize,
+    /// Micro-batches of the batch of now, the same on all ranks.
+    pub num_micro_batches: usize,
+    /// Samples of all ranks in one micro-batch; the last one may be smaller.
+    pub micro_batch_size_of_all: usize,
+    /// Blocks that sums over the samples of a micro-batch are cut into, over all ranks.
+    pub sum_blocks: usize,
     /// Which micro-batch this is, from 0.
     pub micro_batch: usize,
     /// Learning rate and number of the step, for the dense parameters.
@@ -286,20 +481,22 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Micro-batches of the batch of now.
-    pub fn num_micro_batches(&self) -> usize {
-        self.num_samples.div_ceil(self.micro_batch_size)
-    }
-
     /// The same call for another micro-batch.
     pub fn micro_batch(&self, micro_batch: usize) -> Self {
         Self { micro_batch, ..*self }
     }
 
-    /// First sample of the micro-batch, and how many it has.
+    /// First sample of the micro-batch, and how many it has, of this rank's.
     pub fn samples(&self) -> (usize, usize) {
-        let first = self.micro_batch * self.micro_batch_size;
+        let first = (self.micro_batch * self.micro_batch_size).min(self.num_samples);
         (first, self.micro_batch_size.min(self.num_samples - first))
+    }
+
+    /// Samples of one block of the sums over this micro-batch.
+    pub fn block_len(&self) -> usize {
+        let before = self.micro_batch * self.micro_batch_size_of_all;
+        let samples = self.micro_batch_size_of_all.min(self.num_samples_of_all - before);
+        headlong_mlp::sum::block_len(samples, self.sum_blocks)
     }
 }
 
@@ -310,7 +507,7 @@ mod tests {
     /// A wait must name a stage that has run: an earlier line of this list, or any line of the step before.
     #[test]
     fn every_wait_names_a_stage_that_comes_before() {
-        for list in [TRAINING, EVALUATION] {
+        for list in [TRAINING, PROLOGUE, EVALUATION] {
             for (position, stage) in list.iter().enumerate() {
                 for wait in stage.waits {
                     let (name, candidates) = match wait.strip_prefix("previous:") {
@@ -328,11 +525,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_and_next_reads_no_weights() {
-        let mut names: Vec<_> = TRAINING.iter().chain(EVALUATION).map(|stage| stage.name).collect();
+    fn names_are_unique() {
+        let mut names: Vec<_> =
+            [TRAINING, PROLOGUE, EVALUATION].into_iter().flatten().map(|stage| stage.name).collect();
         names.sort_unstable();
+        let all = names.len();
         names.dedup();
-        assert_eq!(names.len(), TRAINING.len() + EVALUATION.len());
-        assert!(prologue().iter().all(|stage| ["copy_batch", "route"].contains(&stage.name)));
+        assert_eq!(names.len(), all);
     }
 }

@@ -5,12 +5,13 @@
 //! [`Session::evaluate`] and [`Session::save`] in between.
 
 use crate::checkpoint::{
-    Blob, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, RandomState, SaveReport,
-    SavedState, Select, Snapshot,
+    Blob, Checkpoint, CheckpointDirectory, DEFAULT_SHARD_BYTES, DataFingerprint, DirectoryOptions,
+    RandomState, SaveReport, SavedState, Select, Snapshot, read_like_a_save,
 };
 use crate::config::Config;
+use crate::crew::Crew;
 use crate::data::{self, EvaluationData, failed};
-use crate::engine::{Engine, StepRates};
+use crate::engine::StepRates;
 use crate::error::{Error, Result};
 use crate::learning_rate::LearningRate;
 use crate::metrics::{EvalMetrics, MetricsAccumulator};
@@ -27,6 +28,9 @@ pub const IDS_BLOB: &str = "ids.bin";
 pub const DICTIONARY_BLOB: &str = "dictionary.bin";
 /// File of a checkpoint that holds the effective configuration.
 pub const CONFIG_BLOB: &str = "config.toml";
+
+/// The number of a step's votes that says that a rank wishes to stop.
+const STOP_VOTE: usize = 0;
 
 /// What a session trains on.
 pub struct SessionData {
@@ -70,10 +74,10 @@ pub struct Memory {
 /// A model in training.
 pub struct Session {
     config: Config,
-    engine: Engine,
+    crew: Crew,
     data: SessionData,
     reader: CriteoTextReader,
-    /// Gives its buffers to the reader and gets the next batch.
+    /// Gives its buffers to the reader and gets the next batch, which all ranks take their shares of.
     incoming: Batch,
     dense_rate: LearningRate,
     sparse_rate: LearningRate,
@@ -99,26 +103,21 @@ pub struct StepOutcome {
 }
 
 impl Session {
-    /// Opens a session over a built engine.
+    /// Opens a session over the ranks of this process.
     ///
     /// # Errors
     /// Files that cannot be read; a checkpoint of another model, of other optimisers or of other data; a checkpoint
     /// directory that another process uses.
-    pub fn open(
-        config: &Config,
-        mut engine: Engine,
-        mut data: SessionData,
-        start: &Start<'_>,
-    ) -> Result<Self> {
+    pub fn open(config: &Config, mut crew: Crew, mut data: SessionData, start: &Start<'_>) -> Result<Self> {
         let (mut step, mut samples, mut position) = (0, 0, Position::default());
         let (mut memory, mut last_metrics) = (Memory::default(), None);
         match start {
             Start::Fresh => {}
             Start::WeightsOf(checkpoint) => {
-                load(&mut engine, checkpoint, &data.fingerprint, Select::WeightsOnly)?
+                load(&mut crew, checkpoint, &data.fingerprint, Select::WeightsOnly)?
             }
             Start::Resume(checkpoint) => {
-                load(&mut engine, checkpoint, &data.fingerprint, Select::All)?;
+                load(&mut crew, checkpoint, &data.fingerprint, Select::All)?;
                 let state = &checkpoint.manifest().state;
                 (step, samples, last_metrics) = (state.step, state.samples, state.metrics);
                 position = parse_state("the reader's position", &state.reader)?;
@@ -128,7 +127,7 @@ impl Session {
         }
         let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
         let reader = data::open_training(config, &data.train, data.ids.clone(), &position, threads)?;
-        let checkpoints = open_directory(config)?;
+        let checkpoints = if crew.leads() { open_directory(config, crew.num_writers())? } else { None };
         let expected = data.valid.as_ref().and_then(EvaluationData::num_samples).unwrap_or(0);
         Ok(Self {
             dense_rate: LearningRate::dense(&config.train),
@@ -136,7 +135,7 @@ impl Session {
             accumulator: MetricsAccumulator::with_capacity(expected as usize),
             config: config.clone(),
             incoming: Batch::default(),
-            engine,
+            crew,
             data,
             reader,
             step,
@@ -154,11 +153,11 @@ impl Session {
     /// # Errors
     /// Bad data (names file and line), a loss that is no number (names step and layer).
     pub fn step(&mut self) -> Result<Option<StepOutcome>> {
-        if !self.engine.is_primed() {
+        if !self.crew.is_primed() {
             if !self.read()? {
                 return Ok(None);
             }
-            self.engine.prime(&mut self.incoming)?;
+            self.crew.prime(&self.incoming)?;
         }
         let learning_rate = self.dense_rate.at(self.step);
         let rates = StepRates {
@@ -166,10 +165,10 @@ impl Session {
             dense: learning_rate as f32,
             sparse: self.sparse_rate.at(self.step) as f32,
         };
-        let position = self.engine.position_after_now();
-        let num_samples = self.engine.num_samples_now() as u64;
+        let position = self.crew.position_after_now();
+        let num_samples = self.crew.num_samples_now() as u64;
         let has_next = self.read()?;
-        let loss = self.engine.step(rates, has_next.then_some(&mut self.incoming))?;
+        let loss = self.crew.step(rates, has_next.then_some(&self.incoming))?;
         self.step += 1;
         self.samples += num_samples;
         self.position = position;
@@ -177,13 +176,13 @@ impl Session {
     }
 
     fn read(&mut self) -> Result<bool> {
-        let started = self.engine.recorder().start();
+        let started = self.crew.first().recorder().start();
         let has_batch = self
             .reader
             .next(&mut self.incoming)
             .map_err(|error| failed("the training data cannot be read", error))?;
         if let Some(started) = started {
-            self.engine.recorder_mut().add("wait_for_data", crate::lanes::Lane::Copy, started);
+            self.crew.first().recorder_mut().add("wait_for_data", crate::lanes::Lane::Copy, started);
         }
         Ok(has_batch)
     }
@@ -199,7 +198,7 @@ impl Session {
         self.accumulator.clear();
         let accumulator = &mut self.accumulator;
         let take = &mut |logits: &[f32], labels: &[f32]| accumulator.push(logits, labels);
-        self.skipped_in_evaluation = predict_all(&mut self.engine, &mut *reader, take)?;
+        self.skipped_in_evaluation = predict_all(&self.crew, &mut *reader, take)?;
         let metrics = self.accumulator.metrics();
         self.memory.last_eval_step = Some(self.step);
         self.memory.best_auc = match (self.memory.best_auc, metrics.auc) {
@@ -220,7 +219,10 @@ impl Session {
     /// # Errors
     /// A full disk, or whatever else the system says; the checkpoints that were there stay.
     pub fn save(&mut self, finished: Option<&str>) -> Result<Option<SaveReport>> {
-        let Some(checkpoints) = &self.checkpoints else { return Ok(None) };
+        let Some(checkpoints) = &self.checkpoints else {
+            self.take_part_in_save()?;
+            return Ok(None);
+        };
         let ids = self.ids_now()?.state_bytes();
         let config = self.config.to_commented_toml();
         let mut blobs = vec![blob(CONFIG_BLOB, config.as_bytes())];
@@ -230,21 +232,40 @@ impl Session {
         if let Some(dictionary) = &self.data.dictionary {
             blobs.push(blob(DICTIONARY_BLOB, dictionary));
         }
-        let snapshot = Snapshot { source: self.engine.model(), state: self.saved_state(finished), blobs };
+        let snapshot = Snapshot { source: &self.crew, state: self.saved_state(finished), blobs };
         let report =
             checkpoints.save(&snapshot).map_err(|error| failed("the checkpoint was not saved", error))?;
         Ok(Some(report))
     }
 
+    /// Gives the rows of this process to the one that saves, where that is another.
+    fn take_part_in_save(&self) -> Result<()> {
+        if self.config.checkpoint.dir.is_none() || self.crew.leads() {
+            return Ok(());
+        }
+        read_like_a_save(&self.crew, DEFAULT_SHARD_BYTES)
+            .map_err(|error| failed("the rows of this rank could not be given to the one that saves", error))
+    }
+
+    /// Adds this process's wish to stop to the next step: all ranks stop after the same one.
+    pub fn vote_to_stop(&self, signal: Option<i32>) {
+        self.crew.first().vote(STOP_VOTE, signal.map_or(0.0, |signal| signal as f32));
+    }
+
+    /// Whether a rank wished to stop before the last step.
+    pub fn stop_is_agreed(&self) -> bool {
+        self.crew.first().votes(STOP_VOTE) > 0.0
+    }
+
     fn saved_state(&self, finished: Option<&str>) -> SavedState {
-        let model = self.engine.model();
+        let (model, optimizers) = self.crew.fingerprints();
         let value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
         SavedState {
             step: self.step,
             samples: self.samples,
             finished: finished.map(str::to_owned),
-            model: model.fingerprint(),
-            optimizers: model.optimizer_fingerprint(),
+            model,
+            optimizers,
             data: self.data.fingerprint.clone(),
             reader: value(serde_json::to_value(self.position)),
             random: RandomState { seed: self.config.train.seed, step: self.step },
@@ -259,8 +280,7 @@ impl Session {
     /// # Errors
     /// None on the CPU.
     pub fn weights_digest(&self) -> Result<String> {
-        crate::digest::weights_digest(self.engine.model())
-            .map_err(|error| failed("the weights cannot be read", error))
+        crate::digest::weights_digest(&self.crew).map_err(|error| failed("the weights cannot be read", error))
     }
 
     /// Steps done.
@@ -283,9 +303,9 @@ impl Session {
         &self.reader
     }
 
-    /// The engine.
-    pub fn engine(&self) -> &Engine {
-        &self.engine
+    /// The ranks of this process.
+    pub fn crew(&self) -> &Crew {
+        &self.crew
     }
 
     /// What the session remembers; `memory_mut` lets the driver add to it before a save.
@@ -319,13 +339,14 @@ impl Session {
     }
 }
 
-/// Opens the directory of checkpoints for writing, where the configuration names one.
+/// Opens the directory of checkpoints for writing, where the configuration names one; each save by `writers` threads.
 ///
 /// # Errors
 /// Another process writes there, or the directory cannot be made.
-pub fn open_directory(config: &Config) -> Result<Option<CheckpointDirectory>> {
+pub fn open_directory(config: &Config, writers: usize) -> Result<Option<CheckpointDirectory>> {
     let Some(dir) = &config.checkpoint.dir else { return Ok(None) };
     let options = DirectoryOptions {
+        writers,
         keep_last: config.checkpoint.keep,
         keep_best: config.checkpoint.keep_best,
         ..DirectoryOptions::default()
@@ -340,38 +361,33 @@ pub fn open_directory(config: &Config) -> Result<Option<CheckpointDirectory>> {
 /// # Errors
 /// Data that cannot be read.
 pub fn predict_all(
-    engine: &mut Engine,
+    crew: &Crew,
     reader: &mut dyn Reader,
     take: &mut dyn FnMut(&[f32], &[f32]),
 ) -> Result<SkipReport> {
     let mut batch = Batch::default();
     while reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))? {
-        engine.predict(&mut batch, take)?;
+        crew.predict(&batch, take)?;
     }
     Ok(reader.skip_report())
 }
 
-/// Loads a checkpoint into an engine after checking that it is of this model and of data prepared alike.
+/// Loads a checkpoint into all ranks of this process after checking that it is of this model and of data prepared alike.
 ///
 /// # Errors
 /// The first difference, by name; damaged files.
-pub fn load(
-    engine: &mut Engine,
-    checkpoint: &Checkpoint,
-    data: &DataFingerprint,
-    select: Select,
-) -> Result<()> {
-    let model = engine.model_mut();
+pub fn load(crew: &mut Crew, checkpoint: &Checkpoint, data: &DataFingerprint, select: Select) -> Result<()> {
+    let (model, optimizers) = crew.fingerprints();
     let checks = checkpoint
-        .check_model(&model.fingerprint())
+        .check_model(&model)
         .and_then(|()| match select {
-            Select::All => checkpoint.check_optimizers(&model.optimizer_fingerprint()),
+            Select::All => checkpoint.check_optimizers(&optimizers),
             Select::WeightsOnly => Ok(()),
         })
         .and_then(|()| checkpoint.check_data(data))
-        .and_then(|()| checkpoint.load(model, select));
+        .and_then(|()| checkpoint.load(crew, select));
     checks.map_err(|error| failed("the checkpoint cannot be loaded", error))?;
-    engine.weights_changed();
+    crew.weights_changed();
     Ok(())
 }
 

@@ -51,8 +51,13 @@ struct Span {
 impl Recorder {
     /// Records what `record` says, from now on.
     pub fn new(record: Record) -> Self {
+        Self::since(record, Instant::now())
+    }
+
+    /// Records what `record` says; spans count from `since`, which several ranks share.
+    pub fn since(record: Record, since: Instant) -> Self {
         let spans = Vec::with_capacity(if record.spans { 4096 } else { 0 });
-        Self { record, since: Instant::now(), totals: Vec::with_capacity(32), spans }
+        Self { record, since, totals: Vec::with_capacity(32), spans }
     }
 
     /// Records nothing and asks for no clock.
@@ -107,11 +112,8 @@ impl Recorder {
         text
     }
 
-    /// Writes the spans as a Chrome trace (JSON), one track per rank and lane; <https://ui.perfetto.dev> opens it.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn write_trace(&self, path: &Path, rank: usize) -> Result<()> {
+    /// The spans as events of a Chrome trace: one process a rank, one thread a lane.
+    fn events(&self, rank: usize) -> Vec<Value> {
         let track = |lane: Lane| Lane::ALL.iter().position(|&other| other == lane).unwrap_or(0);
         let mut events: Vec<Value> = Lane::ALL
             .iter()
@@ -126,13 +128,18 @@ impl Recorder {
         events.extend(self.spans.iter().map(|span| {
             json!({"name": span.name, "ph": "X", "pid": rank, "tid": track(span.lane), "ts": span.start_us, "dur": span.duration_us})
         }));
-        let text = json!({ "traceEvents": events, "displayTimeUnit": "ns" }).to_string();
-        std::fs::write(path, text).map_err(|source| Error::Io {
-            action: "write",
-            path: path.to_owned(),
-            source,
-        })
+        events
     }
+}
+
+/// Writes what the ranks recorded as a Chrome trace (JSON), one track per rank and lane; <https://ui.perfetto.dev> opens it.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_trace<'a>(path: &Path, ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> Result<()> {
+    let events: Vec<Value> = ranks.flat_map(|(rank, recorder)| recorder.events(rank)).collect();
+    let text = json!({ "traceEvents": events, "displayTimeUnit": "ns" }).to_string();
+    std::fs::write(path, text).map_err(|source| Error::Io { action: "write", path: path.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -147,7 +154,7 @@ mod tests {
         recorder.add("lookup", Lane::Sparse, started);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace.json");
-        recorder.write_trace(&path, 3).unwrap();
+        write_trace(&path, std::iter::once((3, &recorder))).unwrap();
         let trace: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();

@@ -204,9 +204,9 @@ fn an_id_out_of_range_names_table_sample_and_row() {
         }
         assert_eq!(error.exit_code(), 1);
     };
-    refused(engine.prime(&mut batch(Some(10))).unwrap_err());
-    refused(engine.predict(&mut batch(Some(10)), &mut |_, _| {}).unwrap_err());
+    refused(engine.prime(&batch(Some(10))).unwrap_err());
+    refused(engine.predict(&batch(Some(10))).unwrap_err());
     let rates = StepRates { number: 1, dense: 0.1, sparse: 0.1 };
-    engine.prime(&mut batch(None)).unwrap();
-    refused(engine.step(rates, Some(&mut batch(Some(10)))).unwrap_err());
+    engine.prime(&batch(None)).unwrap();
+    refused(engine.step(rates, Some(&batch(Some(10)))).unwrap_err());
 }

@@ -2,18 +2,16 @@
 
 #![cfg(test)]
 
-use headlong::build::{Ablation, Model};
+use headlong::build::Ablation;
 use headlong::config::Config;
+use headlong::crew::{Crew, CrewOptions};
 use headlong::data::{EvaluationData, open_training};
-use headlong::engine::Engine;
-use headlong::lanes::Lanes;
 use headlong::metrics::MetricsAccumulator;
 use headlong::preset::preset;
 use headlong::report::Reporter;
 use headlong::session::{Session, Start};
-use headlong::trace::Recorder;
 use headlong::train::Prepared;
-use headlong_device::Stream;
+use headlong_embedding::Registry;
 use headlong_reader::{Batch, Position, Reader as _};
 use std::time::Instant;
 
@@ -21,11 +19,11 @@ const THREADS: usize = 2;
 
 /// Trains as `headlong train` does without arguments, and evaluates.
 fn auc_of_dlrm(config: &Config, prepared: &Prepared, ablation: Ablation) -> f64 {
-    let stream = Stream::cpu(THREADS);
-    let model = Model::with_ablation(config, &prepared.table_rows, &stream, ablation).unwrap();
-    let engine = Engine::new(model, Lanes::serial(stream), Recorder::off());
+    let registry = Registry::default();
+    let options = CrewOptions { ablation, ..CrewOptions::new(THREADS, &registry) };
+    let crew = Crew::build(config, &prepared.table_rows, options).unwrap();
     let data = prepared.session_data(config, THREADS).unwrap();
-    let mut session = Session::open(config, engine, data, &Start::Fresh).unwrap();
+    let mut session = Session::open(config, crew, data, &Start::Fresh).unwrap();
     while session.step().unwrap().is_some() {}
     session.evaluate().unwrap().unwrap().auc.unwrap()
 }

@@ -52,23 +52,18 @@ fn allocations_of_steps(config: &Config, threads: usize) -> u64 {
     let stream = Stream::cpu(threads);
     let model = Model::new(config, &[ROWS; TABLES], &stream).unwrap();
     let mut engine = Engine::new(model, Lanes::serial(stream), Recorder::off());
-    let mut batches: Vec<Batch> = (0..4).map(batch).collect();
-    engine.prime(&mut batches[0]).unwrap();
+    let batches: Vec<Batch> = (0..4).map(batch).collect();
+    engine.prime(&batches[0]).unwrap();
     let mut logits = 0.0;
     let mut steps = |numbers: std::ops::Range<u64>| {
         let before = allocations();
         for number in numbers {
             let rates = StepRates { number: number + 1, dense: 0.01, sparse: 0.01 };
-            let count = batches.len() as u64;
-            let next = &mut batches[(number % count) as usize];
-            // The engine gives a batch in exchange for each; the first ones are empty.
-            if next.num_samples == 0 {
-                *next = batch(number);
-            }
-            engine.step(rates, Some(next)).unwrap();
+            let at = |number: u64| &batches[(number % batches.len() as u64) as usize];
+            engine.step(rates, Some(at(number))).unwrap();
             if number % 5 == 0 {
-                let other = &mut batches[((number + 2) % count) as usize];
-                engine.predict(other, &mut |found, _| logits += f64::from(found[0])).unwrap();
+                engine.predict(at(number + 2)).unwrap();
+                engine.logits(SAMPLES, &mut |found| logits += f64::from(found[0]));
             }
         }
         allocations() - before

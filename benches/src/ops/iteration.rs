@@ -22,7 +22,7 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
         Shape::from_name(name, harness.settings().smoke.then_some(500)).map_err(anyhow::Error::msg)?;
     let batch_size = harness.size(2048, 32);
     let config = configuration(&shape, batch_size, harness.settings().threads, None)?;
-    let mut trainer = SteadyTrainer::new(&shape, &config, harness.stream())?;
+    let mut trainer = SteadyTrainer::new(&shape, &config, harness.stream().pool().threads())?;
     let seconds = if harness.settings().smoke { 0.0 } else { harness.settings().seconds.max(3.0) };
     let mut samples = trainer.measure(seconds)?;
     let case = format!("iteration/{name} batch {batch_size}");

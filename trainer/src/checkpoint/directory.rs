@@ -33,13 +33,16 @@ pub struct DirectoryOptions {
     pub keep_best: bool,
     /// Files are cut at about this size.
     pub shard_bytes: u64,
+    /// Threads that write files beside each other. One asks for rows in the order of the layout.
+    pub writers: usize,
     /// The file system.
     pub files: Box<dyn Files>,
 }
 
 impl Default for DirectoryOptions {
     fn default() -> Self {
-        Self { keep_last: 2, keep_best: true, shard_bytes: DEFAULT_SHARD_BYTES, files: Box::new(SystemFiles) }
+        let (shard_bytes, files) = (DEFAULT_SHARD_BYTES, Box::new(SystemFiles));
+        Self { keep_last: 2, keep_best: true, shard_bytes, writers: 1, files }
     }
 }
 
@@ -136,7 +139,7 @@ impl CheckpointDirectory {
             files.remove_dir_all(aside).map_err(CheckpointError::io("remove", aside))?;
         }
         files.create_dir(aside).map_err(CheckpointError::io("create", aside))?;
-        write_files(files, aside, snapshot, plan)
+        write_files(files, aside, snapshot, plan, self.options.writers)
     }
 
     /// Gives the finished directory its name. Between the two renames of a replacement the former checkpoint has the

@@ -100,8 +100,8 @@ pub struct Tensor {
     pub width: u64,
 }
 
-/// Gives the values that are saved.
-pub trait CheckpointSource {
+/// Gives the values that are saved. Several writers may ask at once.
+pub trait CheckpointSource: Sync {
     /// Names and shapes of everything there is to save.
     fn layout(&self) -> Layout;
 

@@ -33,4 +33,4 @@ pub use manifest::{
 };
 pub use read::{Checkpoint, Select};
 pub use shard::{Content, DEFAULT_SHARD_BYTES, RowRange};
-pub use write::{Blob, BlobWriter, Snapshot};
+pub use write::{Blob, BlobWriter, Snapshot, read_like_a_save};

@@ -8,6 +8,8 @@ use super::shard::{Content, Piece, file_bytes, header, pieces, plan_files};
 use crate::digest::{WeightsDigest, chunks, read_error, to_bytes};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Writes the bytes of a [`Blob`].
@@ -69,19 +71,28 @@ pub(super) struct Written {
     pub weights_digest: String,
 }
 
-/// Writes all files of a checkpoint into the existing, empty directory `aside` and flushes them and the directory.
+/// Writes all files of a checkpoint into the existing, empty directory `aside` and flushes them and the directory. `writers`
+/// threads take the files of tensors one by one.
 pub(super) fn write_files(
     files: &dyn Files,
     aside: &Path,
     snapshot: &Snapshot<'_>,
     plan: &FilePlan,
+    writers: usize,
 ) -> Result<Written> {
-    let mut digest = WeightsDigest::default();
-    let mut entries = Vec::new();
-    for (file, content, pieces) in &plan.files {
+    let write = |index: usize| {
+        let (file, content, pieces) = &plan.files[index];
+        let mut digest = WeightsDigest::default();
         let mut output = Output::create(files, &aside.join(file))?;
         write_pieces(&mut output, pieces, snapshot.source, &mut digest)?;
-        entries.push(output.finish(file, content.clone())?);
+        Ok((output.finish(file, content.clone())?, digest))
+    };
+    let mut digest = WeightsDigest::default();
+    let mut entries = Vec::new();
+    for written in side_by_side(plan.files.len(), writers, &write) {
+        let (entry, part) = written?;
+        entries.push(entry);
+        digest.merge(part);
     }
     plan.layout.tensors()?.iter().for_each(|tensor| digest.shape(tensor));
     for blob in &snapshot.blobs {
@@ -99,6 +110,56 @@ pub(super) fn write_files(
     output.finish(MANIFEST_FILE, Content::Blob)?;
     files.sync_dir(aside).map_err(CheckpointError::io("flush", aside))?;
     Ok(Written { bytes, weights_digest })
+}
+
+/// The results of `work` for `0 .. count`, up to the first that fails, by `threads` threads that take the next number each.
+fn side_by_side<T: Send>(
+    count: usize,
+    threads: usize,
+    work: &(dyn Fn(usize) -> Result<T> + Sync),
+) -> Vec<Result<T>> {
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let results: Mutex<Vec<(usize, Result<T>)>> = Mutex::default();
+    let take = || {
+        while !failed.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                break;
+            }
+            let result = work(index);
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(count) {
+            scope.spawn(take);
+        }
+        take();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // The error first, where there is one: a later file may have been written all the same.
+    results.sort_by_key(|(index, result)| (result.is_ok(), *index));
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Reads everything that a save of `source` with one writer reads, in the same order, and writes nothing: what a rank does
+/// while another saves, where every read is an exchange between them.
+///
+/// # Errors
+/// A layout that cannot be saved, or an error of the source.
+pub fn read_like_a_save(source: &dyn CheckpointSource, shard_bytes: u64) -> Result<()> {
+    let layout = source.layout();
+    let mut values = Vec::new();
+    for (_, content) in plan_files(&layout, shard_bytes)? {
+        for piece in pieces(&layout, &content)? {
+            for (first_row, rows) in chunks(piece.width, piece.first_row, piece.rows) {
+                values.resize((rows * piece.width) as usize, 0.0);
+                source.read(piece.id, first_row, &mut values).map_err(read_error(&piece.name))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn write_blob(files: &dyn Files, aside: &Path, blob: &Blob<'_>) -> Result<FileEntry> {

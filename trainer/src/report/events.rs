@@ -82,6 +82,15 @@ pub struct Checkpoint {
     pub seconds: f64,
 }
 
+/// Bytes that left the ranks of a run in a training step, on average: payload, counted where it leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ExchangeBytes {
+    /// To ranks of the same node.
+    pub intra_node: f64,
+    /// To ranks of other nodes.
+    pub inter_node: f64,
+}
+
 /// A run ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Done {
@@ -95,6 +104,9 @@ pub struct Done {
     pub peak_rss_bytes: u64,
     /// Digest of all weights and optimiser state, independent of the number of ranks.
     pub weights_digest: String,
+    /// What a training step sent between ranks, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub exchange_bytes_per_step: Option<ExchangeBytes>,
     /// The last evaluation, where there was one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_eval: Option<Eval>,

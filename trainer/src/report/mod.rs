@@ -8,7 +8,7 @@ pub mod events;
 mod format;
 mod json_log;
 
-pub use events::{At, Checkpoint, DataSummary, Done, Eval, Start, Step};
+pub use events::{At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Start, Step};
 pub use format::{bytes, count, duration};
 pub use json_log::JsonLog;
 

@@ -69,6 +69,7 @@ fn run(reporter: &mut Reporter) {
         wall_s: 1.0,
         samples_per_s: 12_800.0,
         peak_rss_bytes: 5,
+        exchange_bytes_per_step: None,
         weights_digest: "00ff".into(),
         last_eval: None,
     };

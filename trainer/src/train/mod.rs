@@ -6,20 +6,20 @@ pub(crate) mod remarks;
 
 pub use prepare::Prepared;
 
-use crate::build::Model;
+use crate::build::Ablation;
 use crate::checkpoint::{self, Checkpoint};
 use crate::cli::TrainOptions;
-use crate::config::{Config, EvalEvery};
+use crate::config::{Config, EvalEvery, IdsChoice};
+use crate::crew::{Crew, CrewOptions};
 use crate::data::{count_samples, failed};
-use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lanes::Lanes;
+use crate::job::Job;
 use crate::plan::Plan;
 use crate::report::{self, At, Done, Eval, Reporter};
 use crate::session::{Session, Start, open_directory};
 use crate::signals::StopRequest;
-use crate::trace::{Record, Recorder};
-use headlong_device::Stream;
+use crate::trace::Record;
+use headlong_embedding::Registry;
 use headlong_reader::Reader as _;
 use progress::Meter;
 use serde_json::Map;
@@ -31,9 +31,13 @@ use std::time::Instant;
 /// # Errors
 /// Everything in [`Error`]; what was saved before stays.
 pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
-    let resumed = find_checkpoint(config, options)?;
-    let mut reporter = Reporter::new(options.log_json.as_ref(), resumed.is_some())?;
-    let outcome = run_with(config, options, resumed.as_ref(), &mut reporter);
+    let mut job = Job::join(config)?;
+    let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
+    let mut reporter = match job.leads() {
+        true => Reporter::new(options.log_json.as_ref(), resumed.is_some())?,
+        false => Reporter::quiet(None),
+    };
+    let outcome = run_with(&mut job, options, resumed.as_ref(), &mut reporter);
     if let Err(error) = &outcome {
         reporter.error(error, remarks::place(error))?;
     }
@@ -41,11 +45,12 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
 }
 
 fn run_with(
-    config: &Config,
+    job: &mut Job,
     options: &TrainOptions,
     resumed: Option<&Checkpoint>,
     reporter: &mut Reporter,
 ) -> Result<()> {
+    let config = &job.config.clone();
     if let Some(done) = resumed.and_then(|checkpoint| already_done(config, checkpoint)) {
         reporter.note("this run has finished already; its last words again:");
         let state = &resumed.expect("the answer came from a checkpoint").manifest().state;
@@ -56,12 +61,12 @@ fn run_with(
     }
     let stop = StopRequest::listen()?;
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
-    let prepared = Prepared::new(config, resumed, threads, reporter)?;
+    let prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
     let plan = prepared.plan(config, &options.origin, reporter)?;
     if options.dry_run {
         return Ok(());
     }
-    let session = open_session(config, options, &prepared, resumed, threads)?;
+    let session = open_session(job, options, &prepared, resumed, threads)?;
     announce(config, options, &prepared, &plan, &session, reporter)?;
     let run = Run {
         ends_at_step: ends_at_step(config, &prepared, threads, reporter)?,
@@ -80,11 +85,13 @@ fn run_with(
 }
 
 /// The checkpoint that `--resume` goes on from.
-fn find_checkpoint(config: &Config, options: &TrainOptions) -> Result<Option<Checkpoint>> {
+fn find_checkpoint(config: &Config, options: &TrainOptions, leads: bool) -> Result<Option<Checkpoint>> {
     match &config.checkpoint.dir {
         Some(dir) if options.resume && dir.exists() => {
-            // Opening the directory brings back a checkpoint that a crash had left under an interim name.
-            drop(open_directory(config)?);
+            if leads {
+                // Opening the directory brings back a checkpoint that a crash had left under an interim name.
+                drop(open_directory(config, 1)?);
+            }
             checkpoint::newest(dir).map_err(|error| failed("the run cannot be resumed", error))
         }
         Some(dir) if dir.exists() => refuse_foreign_checkpoints(dir).map(|()| None),
@@ -121,17 +128,24 @@ fn asked_for(config: &Config) -> (f64, Option<u64>, Option<f64>) {
 }
 
 fn open_session(
-    config: &Config,
+    job: &mut Job,
     options: &TrainOptions,
     prepared: &Prepared,
     resumed: Option<&Checkpoint>,
     threads: usize,
 ) -> Result<Session> {
-    let stream = Stream::cpu(threads);
+    let config = &job.config.clone();
     let data = prepared.session_data(config, threads)?;
-    let model = Model::new(config, &prepared.table_rows, &stream)?;
-    let record = Record { times: options.time, spans: options.trace.is_some() };
-    let engine = Engine::new(model, Lanes::serial(stream), Recorder::new(record));
+    let crew = CrewOptions {
+        threads,
+        partition: None,
+        ids: IdsChoice::Exchange,
+        communicators: job.take_communicator().map(|rank| vec![rank]),
+        registry: &Registry::default(),
+        ablation: Ablation::default(),
+        record: Record { times: options.time, spans: options.trace.is_some() },
+    };
+    let crew = Crew::build(config, &prepared.table_rows, crew)?;
     let init_from = match &options.init_from {
         Some(dir) => Some(checkpoint::open(dir).map_err(|error| failed("--init-from", error))?),
         None => None,
@@ -141,7 +155,7 @@ fn open_session(
         (None, Some(checkpoint)) => Start::WeightsOf(checkpoint),
         (None, None) => Start::Fresh,
     };
-    Session::open(config, engine, data, &start)
+    Session::open(config, crew, data, &start)
 }
 
 fn announce(
@@ -236,7 +250,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn until_the_end(mut self) -> Result<()> {
         loop {
-            if let Some(signal) = self.stop.asked() {
+            if let Some(signal) = self.agreed_stop() {
                 return self.interrupted(signal);
             }
             if self.ends_at_step.is_some_and(|end| self.session.steps() >= end) {
@@ -258,6 +272,18 @@ impl Run<'_> {
             return self.finish("target_auc");
         }
         self.finish("finished")
+    }
+
+    /// The signal that ends the run. Ranks of other processes may have got it at another moment, or not at all: they agree with
+    /// the gradients of a step.
+    fn agreed_stop(&self) -> Option<i32> {
+        let asked = self.stop.asked();
+        if !self.session.crew().has_remote_ranks() {
+            return asked;
+        }
+        let agreed = self.session.stop_is_agreed();
+        self.session.vote_to_stop(asked);
+        agreed.then(|| asked.unwrap_or(libc::SIGTERM))
     }
 
     /// One step and its progress; false where the data has ended.
@@ -325,6 +351,7 @@ impl Run<'_> {
         self.say_what_was_skipped()?;
         let at = self.at();
         self.reporter.done(at, &done)?;
+        self.session.crew().close()?;
         Err(Error::Interrupted { signal })
     }
 
@@ -335,17 +362,18 @@ impl Run<'_> {
         memory.done = serde_json::to_value(&done).ok();
         self.save(Some(reason))?;
         if self.options.time {
-            self.reporter.result(&self.session.engine().recorder().table());
+            self.reporter.result(&self.session.crew().first().recorder().table());
         }
         if let Some(file) = &self.options.trace {
-            self.session.engine().recorder().write_trace(file, 0)?;
+            self.session.crew().write_trace(file)?;
             self.reporter.note(&format!("trace {}: open it with https://ui.perfetto.dev", file.display()));
         }
         self.say_what_was_skipped()?;
         let reached = done.last_eval.and_then(|eval| eval.metrics.auc).zip(self.best_possible_auc);
         self.reporter.result(&remarks::what_was_reached(self.config, reached));
         let at = self.at();
-        self.reporter.done(at, &done)
+        self.reporter.done(at, &done)?;
+        self.session.crew().close()
     }
 
     fn say_what_was_skipped(&mut self) -> Result<()> {
@@ -364,6 +392,7 @@ impl Run<'_> {
             samples_per_s: self.meter.samples_per_s(&self.session),
             peak_rss_bytes: report::peak_rss_bytes(),
             weights_digest: self.session.weights_digest()?,
+            exchange_bytes_per_step: self.session.crew().sent_per_step()?,
             last_eval: self.meter.last_eval(),
         })
     }

@@ -46,9 +46,9 @@ impl Trainer {
     }
 
     /// Trains on one batch; the mean loss.
-    pub fn step(&mut self, rates: Rates, mut batch: Batch) -> f64 {
+    pub fn step(&mut self, rates: Rates, batch: Batch) -> f64 {
         self.steps += 1;
-        self.engine.prime(&mut batch).unwrap();
+        self.engine.prime(&batch).unwrap();
         let rates = StepRates { number: self.steps, dense: rates.dense, sparse: rates.sparse };
         self.engine.step(rates, None).unwrap()
     }
@@ -66,7 +66,7 @@ impl Trainer {
             Some(table) => {
                 let spec = &model.tables.specs()[table];
                 let mut values = vec![0.0; spec.rows as usize * spec.dim];
-                model.tables.read_rows(table, 0, 0, &mut values).unwrap();
+                model.tables.export_rows(table, 0, 0, &mut values).unwrap();
                 values
             }
             None => slot(&model.weights, name).read::<f32>().data().to_vec(),
@@ -77,7 +77,7 @@ impl Trainer {
         let values: Vec<f32> = values.iter().map(|&x| x as f32).collect();
         let model = self.engine.model();
         match table(name) {
-            Some(table) => model.tables.write_rows(table, 0, 0, &values).unwrap(),
+            Some(table) => model.tables.import_rows(table, 0, 0, &values).unwrap(),
             None => slot(&model.weights, name).write::<f32>().data_mut().copy_from_slice(&values),
         }
         model.refresh(&self.stream);
@@ -90,7 +90,7 @@ impl Trainer {
             Some(table) => {
                 let tensor = &model.tables.tensors(table)[1];
                 let mut values = vec![0.0; tensor.rows as usize * tensor.cols];
-                model.tables.read_rows(table, 1, 0, &mut values).unwrap();
+                model.tables.export_rows(table, 1, 0, &mut values).unwrap();
                 values
             }
             None => slot(&model.dense_states[0], name).read::<f32>().data().to_vec(),

@@ -1,0 +1,110 @@
+//! Batches inside the iteration: this rank's share of each, and what was made of it ahead of time.
+
+use crate::share::{Share, copy_share};
+use headlong_device::{JaggedRef, Mat};
+use headlong_embedding::Ids;
+use headlong_embedding::hybrid::HybridRoute;
+use headlong_reader::Batch;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// A batch on its way through the iteration: as it came from the reader, and what was made of it ahead of time.
+pub struct BatchSlot {
+    purpose: Purpose,
+    /// This rank's share.
+    batch: RwLock<Batch>,
+    /// Every rank's share, where owners find out for themselves which rows are wanted.
+    shares: RwLock<Vec<Batch>>,
+    route: RwLock<HybridRoute>,
+    /// Samples of the batch of all ranks.
+    num_samples_of_all: AtomicUsize,
+    pub(crate) labels: Mat,
+    pub(crate) dense: Mat,
+}
+
+/// What a slot's batches are for: they are cut into shares accordingly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Training,
+    Evaluation,
+}
+
+// Note: the schedule orders readers and writers, so none of these locks is ever waited for; a lock whose holder panicked
+// holds plain data still, and the panic ends the step.
+impl BatchSlot {
+    /// An empty slot; `num_shares` is the number of ranks where every rank's share is kept, else 0.
+    pub(super) fn new(
+        purpose: Purpose,
+        (labels, dense): (Mat, Mat),
+        route: HybridRoute,
+        num_shares: usize,
+    ) -> Self {
+        Self {
+            purpose,
+            batch: RwLock::default(),
+            shares: RwLock::new(vec![Batch::default(); num_shares]),
+            route: RwLock::new(route),
+            num_samples_of_all: AtomicUsize::new(0),
+            labels,
+            dense,
+        }
+    }
+
+    /// This rank's share of the batch.
+    pub fn batch(&self) -> RwLockReadGuard<'_, Batch> {
+        self.batch.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn route(&self) -> RwLockReadGuard<'_, HybridRoute> {
+        self.route.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn route_mut(&self) -> RwLockWriteGuard<'_, HybridRoute> {
+        self.route.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every rank's share, in the order of ranks.
+    pub(crate) fn shares(&self) -> RwLockReadGuard<'_, Vec<Batch>> {
+        self.shares.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Samples of the batch of all ranks.
+    pub fn num_samples_of_all(&self) -> usize {
+        self.num_samples_of_all.load(Ordering::Relaxed)
+    }
+
+    /// Takes the shares of `incoming`.
+    pub(super) fn take(&self, incoming: &Batch, share: &Share, all_shares: bool) {
+        self.num_samples_of_all.store(incoming.num_samples, Ordering::Relaxed);
+        self.copy(incoming, share, &mut self.batch.write().unwrap_or_else(PoisonError::into_inner));
+        if all_shares {
+            let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
+            for (rank, batch) in shares.iter_mut().enumerate() {
+                self.copy(incoming, &share.of_rank(rank), batch);
+            }
+        }
+    }
+
+    fn copy(&self, incoming: &Batch, share: &Share, batch: &mut Batch) {
+        match self.purpose {
+            Purpose::Training => copy_share(incoming, share.in_step(incoming.num_samples), batch),
+            Purpose::Evaluation => {
+                copy_share(incoming, std::iter::once(share.in_evaluation(incoming.num_samples)), batch);
+            }
+        }
+    }
+}
+
+/// The row indices of a batch as the embedding ops take them.
+pub(crate) struct BatchIds<'a>(pub(crate) &'a Batch);
+
+impl Ids for BatchIds<'_> {
+    fn num_tables(&self) -> usize {
+        self.0.sparse.len()
+    }
+
+    fn table(&self, index: usize) -> JaggedRef<'_> {
+        let bags = &self.0.sparse[index];
+        JaggedRef { values: &bags.values, offsets: &bags.offsets }
+    }
+}

@@ -1,0 +1,118 @@
+//! How large the slots of one rank are.
+
+use crate::config::Config;
+use crate::plan;
+use crate::share::Share;
+use headlong_device::{DType, SlotId};
+use headlong_embedding::hybrid::HybridSet;
+use headlong_mlp::mlp::Plans;
+
+/// Slots outside the MLPs, by what they hold.
+pub(super) struct SlotIds {
+    pub(super) vectors: [SlotId; 2],
+    pub(super) bottom_out: [SlotId; 2],
+    pub(super) top_in: [SlotId; 2],
+    pub(super) logits: [SlotId; 2],
+    pub(super) all_logits: SlotId,
+    pub(super) exchanged: [SlotId; 2],
+    pub(super) leading: Leading,
+    pub(super) batches: [(SlotId, SlotId); 3],
+}
+
+/// Slots that lie before the dense gradients.
+pub(super) struct Leading {
+    pub(super) frequent: SlotId,
+    pub(super) loss_sums: SlotId,
+    pub(super) votes: SlotId,
+}
+
+/// Numbers that ranks add up with the gradients of each step.
+pub const NUM_VOTES: usize = 16;
+
+/// Sizes that slots are planned from: those of one rank, unless they say otherwise.
+pub(super) struct Sizes {
+    /// Samples of one micro-batch.
+    pub(super) micro: usize,
+    /// Micro-batches of a step.
+    pub(super) accumulate: usize,
+    /// Samples of one training step.
+    pub(super) step: usize,
+    /// Samples of the largest evaluation batch.
+    pub(super) evaluation: usize,
+    /// Samples of the largest batch, of training or evaluation.
+    pub(super) largest: usize,
+    pub(super) dim: usize,
+    pub(super) tables: usize,
+    pub(super) top_in: usize,
+    pub(super) ranks: usize,
+    /// Blocks of all ranks.
+    pub(super) sum_blocks: usize,
+}
+
+impl Sizes {
+    /// Those of rank 0: no rank's share is larger.
+    pub(super) fn of(config: &Config, ranks: usize) -> Self {
+        let sum_blocks = config.train.sum_blocks.unwrap_or(ranks);
+        let (batch_size, accumulate) = (config.train.batch_size, config.train.accumulate);
+        let micro = Share::new(0, ranks, sum_blocks, batch_size).micro_batch_size();
+        let (step, evaluation) = (micro * accumulate, config.eval.batch_size.div_ceil(ranks));
+        Self {
+            micro,
+            accumulate,
+            step,
+            evaluation,
+            largest: step.max(evaluation),
+            dim: config.model.dim,
+            tables: config.data.num_sparse,
+            top_in: plan::top_input_width(config),
+            ranks,
+            sum_blocks,
+        }
+    }
+
+    pub(super) fn own_blocks(&self) -> usize {
+        self.sum_blocks / self.ranks
+    }
+
+    pub(super) fn add_slots(&self, plans: &mut Plans, num_dense: usize, tables: &HybridSet) -> SlotIds {
+        let leading = self.add_leading(plans, tables);
+        let mut matrix = |name: &str, rows, cols| plans.activations.matrix(name, DType::F32, rows, cols);
+        let width = self.tables * self.dim;
+        // Rows of the interaction start at cache lines.
+        let top_in = self.top_in.next_multiple_of(16);
+        SlotIds {
+            vectors: [matrix("vectors", self.largest, width), matrix("d_vectors", self.step, width)],
+            bottom_out: ["bottom_out", "d_bottom_out"].map(|name| matrix(name, self.micro, self.dim)),
+            top_in: ["top_in", "d_top_in"].map(|name| matrix(name, self.micro, top_in)),
+            logits: [matrix("logits", self.largest, 1), matrix("d_logits", self.step, 1)],
+            all_logits: matrix(
+                "all_logits",
+                if self.ranks > 1 { self.evaluation * self.ranks } else { 0 },
+                1,
+            ),
+            exchanged: [
+                matrix("requested", 1, tables.max_requested_elements()),
+                matrix("asked", 1, tables.max_asked_elements()),
+            ],
+            leading,
+            batches: [("now", self.step), ("next", self.step), ("evaluation", self.largest)].map(
+                |(name, rows)| {
+                    (
+                        matrix(&format!("labels of {name}"), rows, 1),
+                        matrix(&format!("dense of {name}"), rows, num_dense),
+                    )
+                },
+            ),
+        }
+    }
+
+    /// What the all-reduce takes before the dense gradients, frequent rows first: they are wanted first.
+    fn add_leading(&self, plans: &mut Plans, tables: &HybridSet) -> Leading {
+        let mut matrix = |name: &str, rows, cols| plans.leading.matrix(name, DType::F32, rows, cols);
+        Leading {
+            frequent: matrix("gradients of frequent rows", 1, tables.frequent_len()),
+            loss_sums: matrix("loss_sums", self.accumulate * self.sum_blocks, 2),
+            votes: matrix("votes", 1, NUM_VOTES),
+        }
+    }
+}

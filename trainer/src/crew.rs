@@ -1,0 +1,303 @@
+//! The crew: all ranks of this process, each with its engine on its own thread, working on the same batches.
+//!
+//! One rank is a crew of one and runs on the caller's thread. Several ranks meet in their collectives, so each needs a thread
+//! of its own for as long as a call lasts; when one fails, it tells the others, and the call returns what went wrong first.
+
+use crate::build::{Ablation, Model, RankParts, table_specs};
+use crate::config::{CompressChoice, Config, ExchangeChoice, IdsChoice, ScheduleChoice};
+use crate::engine::{Engine, StepRates};
+use crate::error::{Error, Result};
+use crate::lanes::Lanes;
+use crate::report::ExchangeBytes;
+use crate::trace::{Record, Recorder, write_trace};
+use headlong_comm::{AllToAll, CommError, CommOptions, Communicator, Compress, Topology};
+use headlong_device::Stream;
+use headlong_device::pool::Pool;
+use headlong_embedding::Registry;
+use headlong_embedding::hybrid::Partition;
+use headlong_reader::{Batch, Position};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The ranks of this process.
+pub struct Crew {
+    ranks: Vec<Mutex<Engine>>,
+    /// One thread a rank.
+    threads: Pool,
+}
+
+/// What a crew is built from, besides a configuration.
+pub struct CrewOptions<'a> {
+    /// Threads of all ranks of this process together.
+    pub threads: usize,
+    /// Where every row lies. None: every row has one owner, by a formula.
+    pub partition: Option<Arc<Partition>>,
+    /// How owners learn which rows are wanted, where the configuration leaves it open.
+    pub ids: IdsChoice,
+    /// The ranks of this process, as they reach each other. None: `run.ranks` threads.
+    pub communicators: Option<Vec<Communicator>>,
+    /// The kinds of tables that the configuration may name.
+    pub registry: &'a Registry,
+    /// Parts of the model that are switched off.
+    pub ablation: Ablation,
+    /// What is recorded of the stages.
+    pub record: Record,
+}
+
+impl<'a> CrewOptions<'a> {
+    /// All ranks are threads of this process, every row has one owner, nothing is recorded.
+    pub fn new(threads: usize, registry: &'a Registry) -> Self {
+        Self {
+            threads,
+            partition: None,
+            ids: IdsChoice::Exchange,
+            communicators: None,
+            registry,
+            ablation: Ablation::default(),
+            record: Record::default(),
+        }
+    }
+}
+
+/// The topology of ranks that are threads of this process.
+pub fn local_topology(config: &Config) -> Topology {
+    let (ranks, per_node) = (config.run.ranks, config.comm.ranks_per_node);
+    Topology::with_ranks_per_node(ranks, if per_node == 0 { ranks } else { per_node })
+}
+
+/// How ranks exchange, as the configuration says.
+pub fn comm_options(config: &Config) -> CommOptions {
+    CommOptions {
+        all_to_all: match config.comm.exchange {
+            ExchangeChoice::Flat => AllToAll::Flat,
+            ExchangeChoice::Hierarchical => AllToAll::Hierarchical,
+            ExchangeChoice::Auto => AllToAll::Auto,
+        },
+        compress: match config.comm.compress {
+            CompressChoice::None => Compress::None,
+            CompressChoice::Bf16 => Compress::Bf16,
+        },
+        deadline: Duration::from_secs_f64(config.comm.deadline_s),
+        ..CommOptions::default()
+    }
+}
+
+impl Crew {
+    /// Builds the ranks of this process.
+    ///
+    /// # Errors
+    /// As [`Model::of_rank`].
+    pub fn build(config: &Config, table_rows: &[u64], options: CrewOptions<'_>) -> Result<Self> {
+        let communicators = match options.communicators {
+            Some(communicators) => communicators,
+            None => Communicator::local(&local_topology(config), comm_options(config)),
+        };
+        let num_ranks = communicators[0].num_ranks();
+        let partition = match options.partition {
+            Some(partition) => partition,
+            None => Arc::new(Partition::row_wise(&table_specs(config, table_rows), num_ranks)),
+        };
+        let ids = if config.comm.ids == IdsChoice::Auto { options.ids } else { config.comm.ids };
+        let (threads, begun) = ((options.threads / communicators.len()).max(1), Instant::now());
+        let engines = communicators.into_iter().map(|communicator| {
+            let stream = Stream::cpu(threads);
+            let (registry, ablation, partition) =
+                (options.registry, options.ablation, Arc::clone(&partition));
+            let parts = RankParts { communicator, partition, ids, registry, ablation };
+            let model = Model::of_rank(config, table_rows, &stream, parts)?;
+            let lanes = match config.run.schedule {
+                ScheduleChoice::Overlapped => Lanes::overlapped(stream),
+                _ => Lanes::serial(stream),
+            };
+            Ok(Engine::new(model, lanes, Recorder::since(options.record, begun)))
+        });
+        Ok(Self::new(engines.collect::<Result<_>>()?))
+    }
+
+    /// A crew of these engines, in the order of their ranks.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn new(engines: Vec<Engine>) -> Self {
+        assert!(!engines.is_empty(), "a crew has at least one rank");
+        let threads = Pool::new(engines.len());
+        Self { ranks: engines.into_iter().map(Mutex::new).collect(), threads }
+    }
+
+    /// A crew of one rank.
+    pub fn of_one(engine: Engine) -> Self {
+        Self::new(vec![engine])
+    }
+
+    /// The engine of the first rank of this process: what all ranks agree on can be read here.
+    pub fn first(&self) -> MutexGuard<'_, Engine> {
+        self.engine(0)
+    }
+
+    /// The engine of the `index`-th rank of this process.
+    pub fn engine(&self, index: usize) -> MutexGuard<'_, Engine> {
+        // An engine that panicked has ended the run; what it holds can still be looked at.
+        self.ranks[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ranks of this process.
+    pub fn len(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Never: a crew has at least one rank.
+    pub fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    /// Calls `work` for every rank of this process at once, and returns when all have returned: the first rank's result.
+    ///
+    /// # Errors
+    /// The cause, where a rank fails: not what the others say of having lost it.
+    pub fn all<T: Send>(&self, work: impl Fn(&mut Engine) -> Result<T> + Sync) -> Result<T> {
+        if self.ranks.len() == 1 {
+            let mut engine = self.engine(0);
+            return work(&mut engine).inspect_err(|error| engine.model().abort(error));
+        }
+        let results: Vec<Mutex<Option<std::thread::Result<Result<T>>>>> =
+            self.ranks.iter().map(|_| Mutex::new(None)).collect();
+        self.threads.run(self.ranks.len(), &|rank| {
+            let mut engine = self.engine(rank);
+            let result = catch_unwind(AssertUnwindSafe(|| work(&mut engine)));
+            match &result {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => engine.model().abort(error),
+                Err(_) => engine.model().abort(&Error::Usage("it has panicked".to_owned())),
+            }
+            *results[rank].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        });
+        let results = results.into_iter().map(|result| {
+            let result = result.into_inner().unwrap_or_else(PoisonError::into_inner);
+            result.expect("every rank has run")
+        });
+        first_or_cause(results)
+    }
+
+    /// As [`Engine::prime`], on all ranks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prime(&self, batch: &Batch) -> Result<()> {
+        self.all(|engine| engine.prime(batch))
+    }
+
+    /// As [`Engine::step`], on all ranks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn step(&self, rates: StepRates, next: Option<&Batch>) -> Result<f64> {
+        self.all(|engine| engine.step(rates, next))
+    }
+
+    /// Predicts `batch` and hands logits and labels (empty where there are none) to `take`, in the order of the samples.
+    ///
+    /// # Errors
+    /// As [`Engine::predict`].
+    pub fn predict(&self, batch: &Batch, take: &mut dyn FnMut(&[f32], &[f32])) -> Result<()> {
+        self.all(|engine| engine.predict(batch))?;
+        self.first().logits(batch.num_samples, &mut |logits| take(logits, &batch.labels));
+        Ok(())
+    }
+
+    /// Whether a batch of now is there.
+    pub fn is_primed(&self) -> bool {
+        self.first().is_primed()
+    }
+
+    /// Samples in the batch of now, of all ranks.
+    pub fn num_samples_now(&self) -> usize {
+        self.first().num_samples_now()
+    }
+
+    /// Where the stream of batches stands behind the batch of now.
+    pub fn position_after_now(&self) -> Position {
+        self.first().position_after_now()
+    }
+
+    /// Writes what the ranks of this process recorded, as [`write_trace`] does.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_trace(&self, path: &Path) -> Result<()> {
+        let engines: Vec<_> = (0..self.len()).map(|index| self.engine(index)).collect();
+        let ranks = engines.iter().map(|engine| (engine.model().communicator.rank().0, engine.recorder()));
+        write_trace(path, ranks)
+    }
+
+    /// What all ranks have sent in a training step, on average; none where there is one rank. Ranks of other processes are asked.
+    ///
+    /// # Errors
+    /// A rank that is gone.
+    pub fn sent_per_step(&self) -> Result<Option<ExchangeBytes>> {
+        let sent = (0..self.len()).map(|index| self.engine(index).sent());
+        let mut sums = sent.fold([0, 0, 0], |[steps, intra, inter], sent| {
+            [sent.steps.max(steps), intra + sent.intra_node_bytes, inter + sent.inter_node_bytes]
+        });
+        if self.has_remote_ranks() {
+            let first = self.first();
+            let mut all = vec![0; 3 * first.model().communicator.num_ranks()];
+            first
+                .model()
+                .communicator
+                .all_gather(&sums, &mut all)
+                .map_err(exchange_failed("the counters"))?;
+            (sums[1], sums[2]) = (all.iter().skip(1).step_by(3).sum(), all.iter().skip(2).step_by(3).sum());
+        }
+        let [steps, intra, inter] = sums;
+        let per_step = |bytes: u64| bytes as f64 / steps.max(1) as f64;
+        let is_shared = self.has_remote_ranks() || self.len() > 1;
+        Ok(is_shared.then(|| ExchangeBytes { intra_node: per_step(intra), inter_node: per_step(inter) }))
+    }
+
+    /// Says goodbye to the ranks of other processes: this one may end now.
+    ///
+    /// # Errors
+    /// A rank that has failed meanwhile.
+    pub fn close(&self) -> Result<()> {
+        self.all(|engine| engine.model().communicator.close().map_err(exchange_failed("the last words")))
+    }
+
+    /// As [`Engine::weights_changed`], on all ranks.
+    pub fn weights_changed(&self) {
+        self.ranks.iter().enumerate().for_each(|(rank, _)| self.engine(rank).weights_changed());
+    }
+}
+
+/// Names what was being exchanged.
+pub(crate) fn exchange_failed(what: &str) -> impl FnOnce(CommError) -> Error {
+    move |error| Error::Communication {
+        context: format!("{what} could not be exchanged"),
+        source: error.into(),
+    }
+}
+
+/// The first result, unless a rank has failed: then the failure that no other rank has caused. A panic goes on here.
+fn first_or_cause<T>(results: impl Iterator<Item = std::thread::Result<Result<T>>>) -> Result<T> {
+    let (mut first, mut cause) = (None, None);
+    for result in results {
+        match result {
+            Err(panic) => resume_unwind(panic),
+            Ok(Ok(value)) => {
+                first.get_or_insert(value);
+            }
+            Ok(Err(error)) => {
+                let is_consequence = |error: &Error| matches!(error, Error::Communication { .. });
+                if cause.as_ref().is_none_or(|known| is_consequence(known) && !is_consequence(&error)) {
+                    cause = Some(error);
+                }
+            }
+        }
+    }
+    match (cause, first) {
+        (Some(error), _) => Err(error),
+        (None, Some(value)) => Ok(value),
+        (None, None) => unreachable!("a crew has at least one rank"),
+    }
+}

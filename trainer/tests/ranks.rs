@@ -1,0 +1,224 @@
+//! One rank equals many: loss and every weight and state, bit for bit, whatever the ranks, nodes, partition, exchange, schedule.
+//!
+//! Batches are made up from a seed, with few rows and so with many duplicates, inside bags and between samples; some are short, so
+//! that the last ranks get nothing.
+
+#![cfg(test)]
+
+use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice};
+use headlong::crew::{Crew, CrewOptions};
+use headlong::digest::weights_digest;
+use headlong::engine::StepRates;
+use headlong_device::rng::CounterRng;
+use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
+use headlong_embedding::{Registry, TableSpec};
+use headlong_reader::{Batch, Jagged};
+use std::sync::Arc;
+
+const DENSE: usize = 3;
+const DIM: usize = 8;
+const ROWS: [u64; 4] = [5, 40, 1, 300];
+const STEPS: u64 = 20;
+
+/// A run: everything that must not matter, and the number of ranks.
+#[derive(Debug, Clone)]
+struct Case {
+    ranks: usize,
+    ranks_per_node: usize,
+    sum_blocks: usize,
+    hybrid: Hybrid,
+    exchange: ExchangeChoice,
+    ids: IdsChoice,
+    deduplicate: DeduplicateChoice,
+    schedule: ScheduleChoice,
+    threads: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Hybrid {
+    Off,
+    Mixed,
+    AllFrequent,
+}
+
+impl Case {
+    fn alone(sum_blocks: usize) -> Self {
+        Self {
+            ranks: 1,
+            ranks_per_node: 0,
+            sum_blocks,
+            hybrid: Hybrid::Off,
+            exchange: ExchangeChoice::Flat,
+            ids: IdsChoice::Exchange,
+            deduplicate: DeduplicateChoice::Rank,
+            schedule: ScheduleChoice::Serial,
+            threads: 1,
+        }
+    }
+
+    /// A case drawn from a seed, on `ranks` ranks.
+    fn drawn(seed: u64, ranks: usize, sum_blocks: usize) -> Self {
+        let random = CounterRng::new(seed, 77);
+        let mut counter = 0;
+        let mut pick = |count: usize| {
+            counter += 1;
+            random.bits(counter)[0] as usize % count
+        };
+        Self {
+            ranks,
+            ranks_per_node: pick(ranks + 1),
+            sum_blocks,
+            hybrid: [Hybrid::Off, Hybrid::Mixed, Hybrid::AllFrequent][pick(3)],
+            exchange: [ExchangeChoice::Flat, ExchangeChoice::Hierarchical][pick(2)],
+            ids: [IdsChoice::Exchange, IdsChoice::Known][pick(2)],
+            deduplicate: if ranks == sum_blocks && pick(3) == 0 {
+                DeduplicateChoice::Off
+            } else {
+                [DeduplicateChoice::Rank, DeduplicateChoice::Node][pick(2)]
+            },
+            schedule: [ScheduleChoice::Serial, ScheduleChoice::Overlapped][pick(2)],
+            threads: ranks * (1 + pick(2)),
+        }
+    }
+
+    fn config(&self, optimizer: &str, batch_size: usize) -> Config {
+        let mut config = Config::default();
+        config.model.dim = DIM;
+        config.model.bottom = vec![12, DIM];
+        config.model.top = vec![9, 1];
+        config.data.num_dense = DENSE;
+        config.data.num_sparse = ROWS.len();
+        config.tables.max_ids_per_sample = 3;
+        config.train.batch_size = batch_size;
+        config.train.sum_blocks = Some(self.sum_blocks);
+        config.eval.batch_size = batch_size;
+        config.run.ranks = self.ranks;
+        config.run.schedule = self.schedule;
+        config.comm.ranks_per_node = self.ranks_per_node;
+        config.comm.exchange = self.exchange;
+        config.comm.ids = self.ids;
+        config.comm.deduplicate = self.deduplicate;
+        config.comm.deadline_s = 20.0;
+        let dense = if optimizer == "sgd" { "sgd" } else { "adagrad" };
+        config.optimizer.set_both(dense).unwrap();
+        config.optimizer.sparse.name = optimizer.to_owned();
+        config.optimizer.resolve().unwrap();
+        config.validate().unwrap();
+        config
+    }
+
+    fn partition(&self) -> Arc<Partition> {
+        let specs = headlong::build::table_specs(&self.config("sgd", 8), &ROWS);
+        Arc::new(match self.hybrid {
+            Hybrid::Off => Partition::row_wise(&specs, self.ranks),
+            Hybrid::AllFrequent => Partition::all_frequent(&specs, self.ranks),
+            Hybrid::Mixed => mixed(&specs, self.ranks),
+        })
+    }
+}
+
+/// One table replicated, one with one owner, the others split.
+fn mixed(specs: &[TableSpec], ranks: usize) -> Partition {
+    let last = Owner(ranks - 1);
+    let placements = vec![
+        TablePlacement::DataParallel,
+        TablePlacement::RowWise { frequent: vec![3, 7, 0], placed: vec![(1, last), (39, Owner(0))] },
+        TablePlacement::TableWise(last),
+        TablePlacement::RowWise { frequent: (0..100).step_by(7).collect(), placed: vec![(1, Owner(0))] },
+    ];
+    Partition::new(specs, ranks, placements).unwrap()
+}
+
+/// Batch number `number`: bags of none to three ids, few of them frequent.
+fn batch(number: u64, samples: usize) -> Batch {
+    let random = CounterRng::new(9, number);
+    let mut counter = 0;
+    let mut bits = || {
+        counter += 1;
+        u64::from(random.bits(counter)[0])
+    };
+    let sparse = ROWS.iter().map(|&rows| {
+        let mut bags = Jagged { values: Vec::new(), offsets: vec![0] };
+        for _ in 0..samples {
+            for _ in 0..[1, 1, 0, 3][(bits() % 4) as usize] {
+                let row = if bits() % 2 == 0 { bits() % rows.min(3) } else { bits() % rows };
+                bags.values.push(row);
+            }
+            bags.offsets.push(bags.values.len() as u32);
+        }
+        bags
+    });
+    let sparse = sparse.collect();
+    Batch {
+        num_samples: samples,
+        labels: (0..samples).map(|_| (bits() % 2) as f32).collect(),
+        dense: (0..samples * DENSE).map(|_| (bits() % 1000) as f32 / 500.0 - 1.0).collect(),
+        sparse,
+        ..Batch::default()
+    }
+}
+
+/// Losses, digest of all weights and states, and predictions after some steps.
+fn run(case: &Case, optimizer: &str, batch_size: usize) -> (Vec<u64>, String, Vec<u32>) {
+    let config = case.config(optimizer, batch_size);
+    let registry = Registry::default();
+    let options =
+        CrewOptions { partition: Some(case.partition()), ..CrewOptions::new(case.threads, &registry) };
+    let crew = Crew::build(&config, &ROWS, options).unwrap();
+    // Every fifth batch is short: some ranks have few samples or none.
+    let samples = |number: u64| if number % 5 == 4 { 1 + number as usize % batch_size } else { batch_size };
+    let at = |number: u64| batch(number, samples(number));
+    crew.prime(&at(0)).unwrap();
+    let losses = (1..=STEPS).map(|number| {
+        let next = (number < STEPS).then(|| at(number));
+        let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
+        crew.step(rates, next.as_ref()).unwrap().to_bits()
+    });
+    let losses = losses.collect();
+    let mut predictions = Vec::new();
+    for number in [100, 104] {
+        crew.predict(&at(number), &mut |logits, _| predictions.extend(logits.iter().map(|x| x.to_bits())))
+            .unwrap();
+    }
+    (losses, weights_digest(&crew).unwrap(), predictions)
+}
+
+fn check(case: &Case, optimizer: &str, batch_size: usize) {
+    let alone = run(&Case::alone(case.sum_blocks), optimizer, batch_size);
+    let found = run(case, optimizer, batch_size);
+    assert_eq!(alone.0, found.0, "losses of {case:?}, {optimizer}, batches of {batch_size}");
+    assert_eq!(alone.1, found.1, "weights of {case:?}, {optimizer}, batches of {batch_size}");
+    assert_eq!(alone.2, found.2, "predictions of {case:?}, {optimizer}, batches of {batch_size}");
+}
+
+#[test]
+fn any_number_of_ranks_with_eight_blocks() {
+    for (seed, ranks) in [2, 4, 8, 2, 4, 8, 2, 4, 8, 8].into_iter().enumerate() {
+        let optimizer = ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam"][seed % 4];
+        check(&Case::drawn(seed as u64, ranks, 8), optimizer, [24, 31, 8][seed % 3]);
+    }
+}
+
+#[test]
+fn odd_numbers_of_ranks_with_a_block_each() {
+    for (seed, ranks) in [3, 5, 6, 7, 3, 5].into_iter().enumerate() {
+        let optimizer = ["adagrad", "sgd"][seed % 2];
+        check(&Case::drawn(100 + seed as u64, ranks, ranks), optimizer, [25, 40][seed % 2]);
+    }
+}
+
+#[test]
+fn every_way_to_exchange_gives_the_same_bits() {
+    let plain = Case { ranks: 4, ranks_per_node: 2, ..Case::alone(4) };
+    for hybrid in [Hybrid::Off, Hybrid::Mixed, Hybrid::AllFrequent] {
+        for (exchange, ids) in [
+            (ExchangeChoice::Flat, IdsChoice::Exchange),
+            (ExchangeChoice::Hierarchical, IdsChoice::Known),
+            (ExchangeChoice::Hierarchical, IdsChoice::Exchange),
+        ] {
+            for deduplicate in [DeduplicateChoice::Off, DeduplicateChoice::Rank, DeduplicateChoice::Node] {
+                check(&Case { hybrid, exchange, ids, deduplicate, ..plain.clone() }, "adagrad", 16);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Whole training steps under a thousand schedules: delays, orders, and in half of them a fault. Where nothing fails, losses,
+//! weights and states have the bits of one rank; where something does, all ranks end and name the culprit.
+
+#![cfg(test)]
+
+mod simulation;
+
+use headlong_comm::transport::sim::{Mutation, Report};
+use simulation::mistake::Mistake;
+use simulation::{Case, Wrong};
+use std::process::Command;
+use std::time::Instant;
+
+/// Runs the cases of many seeds, half of them with a fault, on both cores.
+fn run_all(seeds: std::ops::Range<u64>) -> Vec<Report> {
+    let run = |seed: u64| {
+        let case = Case::new(seed, seed % 2 == 1);
+        case.run().map_err(|wrong| format!("{wrong}\nplay it again: {}", case.command()))
+    };
+    let half =
+        |odd: u64| seeds.clone().filter(|seed| seed / 2 % 2 == odd).map(run).collect::<Result<Vec<_>, _>>();
+    let halves = std::thread::scope(|scope| {
+        let other = scope.spawn(|| half(1));
+        [half(0), other.join().expect("no panic")]
+    });
+    halves.into_iter().flat_map(|half| half.unwrap_or_else(|wrong| panic!("{wrong}"))).collect()
+}
+
+#[test]
+fn a_thousand_schedules() {
+    let started = Instant::now();
+    let reports = run_all(0..1000);
+    let failed = reports.iter().filter(|report| report.first_error.is_some()).count();
+    let exchanges: u64 = reports.iter().flat_map(|report| &report.exchanges).sum();
+    println!("1000 seeds in {:?}, {exchanges} exchanges, {failed} failed as they must", started.elapsed());
+    assert!(
+        failed > 200,
+        "{failed} of 500 faults were noticed: the others fell behind the end or do no harm"
+    );
+}
+
+#[test]
+fn the_same_seed_gives_the_same_history() {
+    for seed in 0..20 {
+        let run = || Case::new(seed, seed % 2 == 1).run().unwrap();
+        assert_eq!(run(), run(), "seed {seed}");
+    }
+}
+
+#[test]
+fn mistakes_are_found() {
+    let kept = [
+        (Wrong::Transport(Mutation::AcceptAnyStep), false),
+        (Wrong::Transport(Mutation::MixSources), false),
+        (Wrong::Transport(Mutation::SkipOnePeer), false),
+        (Wrong::Transport(Mutation::ReuseBeforeDelivery), false),
+        (Wrong::Transport(Mutation::ShowInOrderOfArrival), false),
+        (Wrong::Caller(Mistake::SequenceStays), false),
+        (Wrong::Caller(Mistake::MixStrips), false),
+        (Wrong::Caller(Mistake::ForgetLastStrip), false),
+        (Wrong::Transport(Mutation::KeepErrorToItself), true),
+        (Wrong::Transport(Mutation::BlameNeighbour), true),
+        (Wrong::Caller(Mistake::FailQuietly), true),
+    ];
+    for (wrong, faulty) in kept {
+        let found = (0..300).find_map(|seed| Some((seed, Case::new(seed, faulty).with(wrong).run().err()?)));
+        let (seed, found) = found.unwrap_or_else(|| panic!("{wrong:?} is not noticed within 300 seeds"));
+        println!("{wrong:?}: seed {seed}: {found:.200}");
+    }
+}
+
+/// What a failing seed prints is a command that shows the same failure.
+#[test]
+fn the_printed_command_plays_the_case_again() {
+    let wrong = Wrong::Transport(Mutation::SkipOnePeer);
+    let find = |seed| {
+        let case = Case::new(seed, false).with(wrong);
+        let found = case.run().err()?;
+        Some((case, found))
+    };
+    let (case, found) = (0..100).find_map(find).expect("a failing seed");
+    let command = case.command();
+    let words: Vec<&str> = command.split(' ').collect();
+    assert_eq!(words[0], "cargo");
+    // The tests' own build folder: nothing is built twice.
+    let target =
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it lies in the build folder");
+    let output = Command::new(env!("CARGO"))
+        .args(&words[1..])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("CARGO_TARGET_DIR", target)
+        .env("CARGO_NET_OFFLINE", "true")
+        .output()
+        .expect("cargo runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success(), "the case fails");
+    assert!(text.contains(&format!("WRONG: {found}")), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+}
