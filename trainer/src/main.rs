@@ -1,6 +1,7 @@
 //! The program `headlong`: reads the command line, calls the command, prints errors, sets the exit code.
 
 use clap::{CommandFactory as _, Parser as _};
+use headlong::bench::collectives::{self, measure::Operation};
 use headlong::cli::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments};
 use headlong::error::{Error, Result, chain};
 use headlong::{checkpoint_command, config_command, data_command, doctor, inference, output, plan_command};
@@ -65,14 +66,14 @@ fn bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Iteration(arguments) => headlong::bench::iteration::run(arguments),
         BenchCommand::Reader(_) => absent("headlong bench reader"),
         BenchCommand::Embedding(_) => absent("headlong bench embedding"),
-        BenchCommand::AllReduce(_) => absent("headlong bench all_reduce"),
-        BenchCommand::ReduceScatter(_) => absent("headlong bench reduce_scatter"),
-        BenchCommand::AllGather(_) => absent("headlong bench all_gather"),
-        BenchCommand::Broadcast(_) => absent("headlong bench broadcast"),
-        BenchCommand::Alltoall(_) => absent("headlong bench alltoall"),
-        BenchCommand::Alltoallv(_) => absent("headlong bench alltoallv"),
-        BenchCommand::Sendrecv(_) => absent("headlong bench sendrecv"),
-        BenchCommand::Barrier(_) => absent("headlong bench barrier"),
+        BenchCommand::AllReduce(arguments) => collectives::run(Operation::AllReduce, arguments),
+        BenchCommand::ReduceScatter(arguments) => collectives::run(Operation::ReduceScatter, arguments),
+        BenchCommand::AllGather(arguments) => collectives::run(Operation::AllGather, arguments),
+        BenchCommand::Broadcast(arguments) => collectives::run(Operation::Broadcast, arguments),
+        BenchCommand::Alltoall(arguments) => collectives::run(Operation::AllToAll, arguments),
+        BenchCommand::Alltoallv(arguments) => collectives::run(Operation::AllToAllV, arguments),
+        BenchCommand::Sendrecv(arguments) => collectives::run(Operation::SendReceive, arguments),
+        BenchCommand::Barrier(arguments) => collectives::run(Operation::Barrier, arguments),
         BenchCommand::P2p(_) => absent("headlong bench p2p"),
         BenchCommand::Exchange(_) => absent("headlong bench exchange"),
         BenchCommand::Tune(_) => absent("headlong bench tune"),

@@ -1,5 +1,6 @@
 //! `headlong bench`: how fast this machine trains, beside what it could at most.
 
+pub mod collectives;
 pub mod data;
 pub mod iteration;
 pub mod peak;

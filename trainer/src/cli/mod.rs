@@ -5,6 +5,7 @@ pub mod train_arguments;
 
 pub use train_arguments::{LogTarget, TrainArguments, TrainOptions};
 
+use crate::bench::collectives::arguments::CollectiveArguments;
 use crate::config::OnBadRow;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -235,25 +236,25 @@ pub enum BenchCommand {
     Reader(Anything),
     /// Lookup and update of tables (not in this build; `cargo bench -p headlong-benches`)
     Embedding(Anything),
-    /// (not in this build)
+    /// The ordered sum to all: latency and bandwidth
     #[command(name = "all_reduce")]
-    AllReduce(Anything),
-    /// (not in this build)
+    AllReduce(CollectiveArguments),
+    /// The ordered sum, one part to each: latency and bandwidth
     #[command(name = "reduce_scatter")]
-    ReduceScatter(Anything),
-    /// (not in this build)
+    ReduceScatter(CollectiveArguments),
+    /// Everybody's data to all: latency and bandwidth
     #[command(name = "all_gather")]
-    AllGather(Anything),
-    /// (not in this build)
-    Broadcast(Anything),
-    /// (not in this build)
-    Alltoall(Anything),
-    /// (not in this build)
-    Alltoallv(Anything),
-    /// (not in this build)
-    Sendrecv(Anything),
-    /// (not in this build)
-    Barrier(Anything),
+    AllGather(CollectiveArguments),
+    /// Rank 0's data to all: latency and bandwidth
+    Broadcast(CollectiveArguments),
+    /// An equal part from each to each: latency and bandwidth
+    Alltoall(CollectiveArguments),
+    /// A part of another size from each to each: latency and bandwidth
+    Alltoallv(CollectiveArguments),
+    /// To the next rank, from the previous one: latency and bandwidth
+    Sendrecv(CollectiveArguments),
+    /// Wait until all have come: latency and bandwidth
+    Barrier(CollectiveArguments),
     /// (not in this build)
     P2p(Anything),
     /// (not in this build)
