@@ -82,6 +82,8 @@ struct TablePartition {
     hot: HotRows,
     /// For each owner, the rows placed with it, rising.
     placed: Vec<Vec<u64>>,
+    /// For each owner, how many they are.
+    num_placed: Vec<u64>,
 }
 
 impl Partition {
@@ -171,7 +173,8 @@ impl Partition {
     /// The places of many rows, each of which the table has; `codes` is as long as `rows`.
     pub(crate) fn classify_rows(&self, table: usize, rows: &[u64], codes: &mut [Code]) {
         let part = &self.tables[table];
-        let formula = Formula { shift: part.shift, owners: self.num_owners as u64 };
+        let owners = self.num_owners as u64;
+        let formula = Formula { shift: part.shift, owners, placed: &part.num_placed };
         match (&part.placement, part.keys) {
             (TablePlacement::DataParallel, _) => {
                 codes.iter_mut().zip(rows).for_each(|(code, &row)| *code = Code::frequent(row));
@@ -185,10 +188,12 @@ impl Partition {
                 codes.iter_mut().zip(rows).for_each(|(code, &row)| *code = Code::by_formula(owner(row), 0));
             }
             (TablePlacement::RowWise { .. }, Keys::RowIndices) => {
-                part.hot.classify(rows, codes, |row| {
-                    let (owner, quotient) = formula.of(row);
-                    Code::by_formula(owner, part.placed[owner].len() as u64 + quotient)
-                });
+                if formula.owners.is_power_of_two() {
+                    let log2 = formula.owners.ilog2();
+                    part.hot.classify(rows, codes, |row| formula.code_by_bits(row, log2));
+                } else {
+                    part.hot.classify(rows, codes, |row| formula.code(row));
+                }
             }
         }
     }
@@ -200,6 +205,11 @@ impl Partition {
             TablePlacement::TableWise(_) => 0,
             TablePlacement::RowWise { frequent, .. } => frequent.len() as u64,
         }
+    }
+
+    /// Whether every rank holds the whole table, each row at its row index.
+    pub(crate) fn is_data_parallel(&self, table: usize) -> bool {
+        self.tables[table].placement == TablePlacement::DataParallel
     }
 
     /// Rows that `owner` keeps of table `table`, those left empty by hot rows included. For a row-wise table asked with raw
@@ -310,13 +320,11 @@ impl TablePartition {
             return Err(format!("row {} is named twice", pair[0].0));
         }
         let shift = index as u64 % num_owners as u64;
-        let formula = Formula { shift, owners: num_owners as u64 };
-        let hot = HotRows::new(spec.rows, &codes, |row| {
-            let (owner, quotient) = formula.of(row);
-            Code::by_formula(owner, owned[owner].len() as u64 + quotient)
-        });
+        let num_placed: Vec<_> = owned.iter().map(|rows| rows.len() as u64).collect();
+        let formula = Formula { shift, owners: num_owners as u64, placed: &num_placed };
+        let hot = HotRows::new(spec.rows, &codes, |row| formula.code(row));
         let TableSpec { name, rows, grain, keys, .. } = spec.clone();
-        Ok(Self { name, rows, grain, keys, shift, placement, hot, placed: owned })
+        Ok(Self { name, rows, grain, keys, shift, placement, hot, placed: owned, num_placed })
     }
 }
 
@@ -351,22 +359,32 @@ fn check_kind(
 
 /// The rule for rows that no list names.
 #[derive(Debug, Clone, Copy)]
-struct Formula {
+struct Formula<'a> {
     shift: u64,
     owners: u64,
+    /// For each owner, how many rows were placed with it and lie before those by formula.
+    placed: &'a [u64],
 }
 
-impl Formula {
-    /// Owner and quotient.
+impl Formula<'_> {
+    /// Where row `row` lies.
     #[inline(always)]
-    fn of(self, row: u64) -> (usize, u64) {
+    fn code(&self, row: u64) -> Code {
         // Division of 32-bit numbers is several times faster on many processors.
-        let (quotient, rest) = match (u32::try_from(row), self.owners as u32) {
-            (Ok(row), owners) => (u64::from(row / owners), u64::from(row % owners)),
-            (Err(_), _) => (row / self.owners, row % self.owners),
+        let (quotient, rest) = match u32::try_from(row) {
+            Ok(row) => (u64::from(row / self.owners as u32), u64::from(row % self.owners as u32)),
+            Err(_) => (row / self.owners, row % self.owners),
         };
         let owner = rest + self.shift;
-        (if owner >= self.owners { owner - self.owners } else { owner } as usize, quotient)
+        let owner = if owner >= self.owners { owner - self.owners } else { owner } as usize;
+        Code::by_formula(owner, self.placed[owner] + quotient)
+    }
+
+    /// The same where the number of owners is a power of two, `1 << log2`.
+    #[inline(always)]
+    fn code_by_bits(&self, row: u64, log2: u32) -> Code {
+        let owner = ((row + self.shift) & (self.owners - 1)) as usize;
+        Code::by_formula(owner, self.placed[owner] + (row >> log2))
     }
 }
 

@@ -1,13 +1,14 @@
 //! Pooling: a slice's vectors, from the replica and from what owners sent.
 //!
 //! As [`crate::lookup`], bit for bit. Bags of frequent rows alone need nothing from other ranks, so they are pooled while
-//! vectors travel; all others once those have arrived.
+//! vectors travel; all others once those have arrived, and so are all bags of a table without frequent rows.
 
-use super::route::HybridRoute;
-use super::set::HybridSet;
-use super::vector::{PoolTile, pool_tile};
+use super::route::{HybridRoute, Sources};
+use super::set::{HybridSet, HybridTable};
+use super::vector::{PoolTile, Pooled, pool_tile};
 use crate::error::{EmbeddingError, Result};
-use crate::ids::{Ids, bags_of, num_samples};
+use crate::ids::{Bags, Ids, bags_of, num_samples};
+use crate::lookup::vector::{Gather, gather_tile};
 use crate::table::Rows;
 use headlong_device::pool::SharedMut;
 use headlong_device::{Mat, Stream};
@@ -15,8 +16,16 @@ use headlong_device::{Mat, Stream};
 /// Samples of one tile.
 const TILE_SAMPLES: usize = 256;
 
+impl HybridTable {
+    /// What the origins of frequent rows count from.
+    fn replica(&self) -> Option<&Mat> {
+        let slot = self.frequent.as_ref()?;
+        slot.plain.as_ref().map(|rows| &rows.weights).or(slot.staging.as_ref())
+    }
+}
+
 impl HybridSet {
-    /// Writes the vectors of all bags that hold frequent rows alone, and of empty ones, to `vectors` (`samples of the slice ×
+    /// Writes the vectors of all bags that hold frequent rows alone, and of empty ones of tables that have frequent rows, to `vectors` (`samples of the slice ×
     /// `[`Self::width`]). Together with [`Self::pool`], which comes second, it writes every element.
     ///
     /// # Errors
@@ -83,25 +92,38 @@ impl HybridSet {
         stream.pool().run(self.tables.len() * tiles, &|task| {
             let (index, tile) = (task / tiles, task % tiles);
             let (table, part) = (&self.tables[index], &route.tables[index]);
+            let bags = match (part.sources, received) {
+                (Sources::Both, None) => Pooled::FrequentAlone,
+                (Sources::Both, Some(_)) => Pooled::Others,
+                (Sources::Owners, Some(_)) | (Sources::Replica, None) => Pooled::All,
+                _ => return,
+            };
             let first = tile * TILE_SAMPLES;
             let last = route.num_samples.min(first + TILE_SAMPLES);
-            let slot = table.frequent.as_ref();
-            let replica =
-                slot.and_then(|slot| slot.plain.as_ref().map(|rows| &rows.weights).or(slot.staging.as_ref()));
-            let replica = replica.map(Mat::read::<f32>);
-            let bags = bags_of(ids, index);
+            let replica = table.replica().map(Mat::read::<f32>);
+            let Bags { ids, weights: factors } = bags_of(ids, index);
+            let offsets = &ids.offsets[first..=last];
+            let pooling = self.specs[index].pooling;
+            let (out_first, out_stride) = (first * stride + table.first_column, stride);
+            if let (Sources::Replica, Some(replica)) = (part.sources, &replica) {
+                let (values, weights) = (ids.values, replica.view());
+                let gather =
+                    Gather { weights, values, offsets, factors, pooling, out, out_first, out_stride };
+                assert!(gather.in_range(), "ids are those that were routed");
+                return gather_tile(&gather);
+            }
             pool_tile(&PoolTile {
                 dim: table.dim,
-                origins: &part.origins[..bags.ids.values.len()],
-                offsets: &bags.ids.offsets[first..=last],
-                factors: bags.weights,
-                pooling: self.specs[index].pooling,
+                origins: &part.origins[..ids.values.len()],
+                offsets,
+                factors,
+                pooling,
                 received: received.unwrap_or(&[]),
                 replica: replica.as_ref().map_or(&[], |rows| rows.data()),
-                frequent: received.is_none(),
+                bags,
                 out,
-                out_first: first * stride + table.first_column,
-                out_stride: stride,
+                out_first,
+                out_stride,
             });
         });
         Ok(())

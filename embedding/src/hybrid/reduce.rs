@@ -93,6 +93,7 @@ impl HybridSet {
             let gradients = d_vectors.view().columns(table.first_column, table.dim);
             let stride = gradients.stride();
             let place = self.frequent.tables[index];
+            let (destinations, mark) = part.destinations();
             reduce_tile(&ReduceTile {
                 sum: SegmentSum {
                     parts: SampleParts { route: &part.route, stride, block_len: route.block_len as u32 },
@@ -100,7 +101,8 @@ impl HybridSet {
                     one_block: route.block_len >= route.num_samples,
                 },
                 range,
-                destinations: &part.destinations,
+                destinations,
+                mark,
                 dim: table.dim,
                 to_owners,
                 frequent,

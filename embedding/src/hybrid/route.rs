@@ -282,16 +282,28 @@ impl HybridRoute {
     }
 }
 
+/// Where the vectors of a table come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sources {
+    /// From owners: no row is frequent.
+    Owners,
+    /// From this rank's replica, which holds every row at its row index.
+    Replica,
+    /// Some from owners, some from the replica.
+    Both,
+}
+
 /// One table's part of a route.
 #[derive(Debug)]
 pub(super) struct TablePart {
     pub(super) dim: usize,
+    pub(super) sources: Sources,
     /// Unique rows and samples. Without deduplication every id of an infrequent row stands for itself.
     pub(super) route: TableRoute,
     /// The place of each row.
     codes: Vec<Code>,
     /// Per row: the element where its vector arrives and its gradient leaves, or `IN_REPLICA |` its row there.
-    pub(super) destinations: Vec<u64>,
+    destinations: Vec<u64>,
     /// Per id: the element where its vector lies, among those received or, with `IN_REPLICA`, among the frequent rows.
     pub(super) origins: Vec<u64>,
     /// This table's part of the requests, by owner.
@@ -309,6 +321,7 @@ impl TablePart {
         let (max_samples, max_ids, max_requests) = sizes;
         Self {
             dim: spec.dim,
+            sources: Sources::Both,
             route: TableRoute::new(spec, max_samples, max_ids, true),
             codes: vec![Code::default(); max_ids],
             destinations: vec![0; max_ids],
@@ -323,6 +336,9 @@ impl TablePart {
     /// Finds unique rows and their places, and counts them by owner.
     pub(super) fn fill(&mut self, bags: Bags, partition: &Partition, table: usize, deduplicate: bool) {
         self.route.fill(bags);
+        if self.sources == Sources::Replica {
+            return;
+        }
         let num_rows = self.route.num_rows;
         partition.classify_rows(table, self.route.rows(), &mut self.codes[..num_rows]);
         if !deduplicate {
@@ -368,6 +384,9 @@ impl TablePart {
 
     /// Gives every row and every id its element, and lists the requests by owner. Counts become positions.
     pub(super) fn place(&mut self, keys: Keys) {
+        if self.sources == Sources::Replica {
+            return;
+        }
         let mut before = 0;
         for (owner, (first, _)) in self.owners.iter_mut().enumerate() {
             *first = before as usize;
@@ -406,6 +425,14 @@ impl TablePart {
             {
                 self.origins[position as usize] = origin;
             }
+        }
+    }
+
+    /// Where the gradient of each row goes, up to the bits of the second number, which all of them have.
+    pub(super) fn destinations(&self) -> (&[u64], u64) {
+        match self.sources {
+            Sources::Replica => (self.route.rows(), IN_REPLICA),
+            _ => (&self.destinations[..self.route.num_rows], 0),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::partition::{Owner, Partition};
 use super::reduce::FrequentLayout;
-use super::route::{HybridRoute, RouteShape};
+use super::route::{HybridRoute, RouteShape, Sources};
 use crate::checkpoint::TensorSpec;
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Ids, bags_of, check_range, num_samples};
@@ -185,9 +185,16 @@ impl HybridSet {
             return HybridRoute::alone(alone.new_route());
         }
         let mut route = HybridRoute::new(&self.specs, &self.shape());
-        for (part, table) in route.tables.iter_mut().zip(&self.tables) {
-            let hidden = table.frequent.as_ref().is_some_and(|slot| slot.plain.is_none());
-            part.frequent_rows = hidden.then(|| Vec::with_capacity(part.route.max_ids()));
+        for (index, (part, table)) in route.tables.iter_mut().zip(&self.tables).enumerate() {
+            let Some(frequent) = &table.frequent else {
+                part.sources = Sources::Owners;
+                continue;
+            };
+            if frequent.plain.is_none() {
+                part.frequent_rows = Some(Vec::with_capacity(part.route.max_ids()));
+            } else if self.partition.is_data_parallel(index) {
+                part.sources = Sources::Replica;
+            }
         }
         route
     }

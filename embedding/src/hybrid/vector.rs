@@ -51,7 +51,7 @@ vectorized! {
     /// Sums the gradients of the rows `range`, each to its destination.
     pub(super) fn reduce_tile(tile: &ReduceTile<'_>) {
         for index in tile.range.clone() {
-            let destination = tile.destinations[index];
+            let destination = tile.destinations[index] | tile.mark;
             let out = if destination & IN_REPLICA != 0 {
                 let row = (destination & !IN_REPLICA) as usize;
                 // SAFETY: a row of the replica is one unique row of one tile; both places lie in the frequent block, by its
@@ -123,11 +123,19 @@ pub(super) struct PoolTile<'a> {
     pub(super) pooling: Pooling,
     pub(super) received: &'a [f32],
     pub(super) replica: &'a [f32],
-    /// Whether bags of frequent rows alone are pooled, or all others.
-    pub(super) frequent: bool,
+    /// Which bags are pooled: those of frequent rows alone, all others, or all there are.
+    pub(super) bags: Pooled,
     pub(super) out: SharedMut<f32>,
     pub(super) out_first: usize,
     pub(super) out_stride: usize,
+}
+
+/// Which bags are pooled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pooled {
+    All,
+    FrequentAlone,
+    Others,
 }
 
 impl PoolTile<'_> {
@@ -168,8 +176,11 @@ fn pool_strip<const W: usize>(tile: &PoolTile, column: usize, len: usize) -> usi
         let entries = bounds[0] as usize..bounds[1] as usize;
         entries.clone().for_each(|entry| tile.prefetch(entry + ahead, column, W));
         let origins = &tile.origins[entries.clone()];
-        if origins.iter().all(|origin| origin & IN_REPLICA != 0) != tile.frequent {
-            continue;
+        if tile.bags != Pooled::All {
+            let frequent = origins.iter().all(|origin| origin & IN_REPLICA != 0);
+            if frequent != (tile.bags == Pooled::FrequentAlone) {
+                continue;
+            }
         }
         let first = tile.out_first + sample * tile.out_stride + column;
         // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes these samples' columns of this
@@ -214,6 +225,8 @@ pub(super) struct ReduceTile<'a> {
     pub(super) sum: SegmentSum<'a, SampleParts<'a>>,
     pub(super) range: Range<usize>,
     pub(super) destinations: &'a [u64],
+    /// Bits that all destinations have.
+    pub(super) mark: u64,
     pub(super) dim: usize,
     pub(super) to_owners: SharedMut<f32>,
     pub(super) frequent: SharedMut<f32>,

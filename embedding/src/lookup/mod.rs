@@ -9,7 +9,7 @@
 //! of the original DLRM (Naumov et al., arXiv 1906.00091, section 2.1).
 
 mod cpu;
-mod vector;
+pub(crate) mod vector;
 
 use crate::error::Result;
 use crate::ids::{IdsOf, check_range};

@@ -7,16 +7,16 @@ use headlong_device::{MatRef, vectorized};
 use std::ops::Range;
 
 /// One tile: the samples of `offsets`, which index `values`.
-pub(super) struct Gather<'a> {
-    pub(super) weights: MatRef<'a>,
-    pub(super) values: &'a [u64],
-    pub(super) offsets: &'a [u32],
+pub(crate) struct Gather<'a> {
+    pub(crate) weights: MatRef<'a>,
+    pub(crate) values: &'a [u64],
+    pub(crate) offsets: &'a [u32],
     /// One weight per value, or none at all.
-    pub(super) factors: &'a [f32],
-    pub(super) pooling: Pooling,
-    pub(super) out: SharedMut<f32>,
-    pub(super) out_first: usize,
-    pub(super) out_stride: usize,
+    pub(crate) factors: &'a [f32],
+    pub(crate) pooling: Pooling,
+    pub(crate) out: SharedMut<f32>,
+    pub(crate) out_first: usize,
+    pub(crate) out_stride: usize,
 }
 
 impl Gather<'_> {
@@ -25,7 +25,7 @@ impl Gather<'_> {
         self.offsets[0] as usize..self.offsets[self.offsets.len() - 1] as usize
     }
 
-    pub(super) fn in_range(&self) -> bool {
+    pub(crate) fn in_range(&self) -> bool {
         let rows = self.weights.rows() as u64;
         self.values[self.ids()].iter().fold(true, |fine, &row| fine & (row < rows))
     }
@@ -37,7 +37,7 @@ impl Gather<'_> {
 }
 
 vectorized! {
-    pub(super) fn gather_tile(tile: &Gather<'_>) {
+    pub(crate) fn gather_tile(tile: &Gather<'_>) {
         let dim = tile.weights.cols();
         let mut column = 0;
         while column < dim {
