@@ -68,6 +68,9 @@ pub struct Model {
     pub(crate) requested: Mat,
     /// Rows that ranks asked this one for.
     pub(crate) asked: Mat,
+    /// Rows that this rank handles as the proxy of its node: those of its peers, and those that it asks owners for.
+    pub(crate) inside: Mat,
+    pub(crate) across: Mat,
     /// The states of the dense optimiser, laid out alike.
     pub dense_states: Vec<Arena>,
     /// The dense optimiser.
@@ -196,7 +199,14 @@ impl Model {
         };
         let bottom_plan = spec("bottom", &bottom_widths, Activation::Relu).add_to(&mut plans);
         let top_plan = spec("top", &top_widths, Activation::None).add_to(&mut plans);
-        let slots = sizes.add_slots(&mut plans, config.data.num_dense, &tables);
+        let proxied = match deduplicates_by_node(config, &parts) {
+            true => {
+                let proxy = tables.new_node_proxy();
+                (proxy.max_elements_inside(), proxy.max_elements_across())
+            }
+            false => (0, 0),
+        };
+        let slots = sizes.add_slots(&mut plans, config.data.num_dense, &tables, proxied);
         let parameters_plan = plans.parameters.clone();
         let memory = |error| failed("the dense network cannot be built", error);
         let arenas = plans.freeze().map_err(memory)?;
@@ -224,15 +234,19 @@ impl Model {
         let [bottom_out, d_bottom_out] = ids.bottom_out.map(mat);
         let [top_in, d_top_in] = ids.top_in.map(|slot| mat(slot).columns(0, sizes.top_in));
         let [logits, d_logits] = ids.logits.map(mat);
-        let [requested, asked] = ids.exchanged.map(mat);
+        let [requested, asked, inside, across] = ids.exchanged.map(mat);
+        let by_node = deduplicates_by_node(config, &parts);
         let purposes = [Purpose::Training, Purpose::Training, Purpose::Evaluation];
         let mut purposes = purposes.into_iter();
-        let num_shares = if parts.ids == IdsChoice::Known { sizes.ranks } else { 0 };
+        let num_shares = if parts.ids == IdsChoice::Known && !by_node { sizes.ranks } else { 0 };
         let slots = ids.batches.map(|(labels, dense)| {
             let purpose = purposes.next().expect("there are as many purposes as slots");
-            BatchSlot::new(purpose, (mat(labels), mat(dense)), tables.new_route(), num_shares)
+            let proxy = by_node.then(|| tables.new_node_proxy());
+            BatchSlot::new(purpose, (mat(labels), mat(dense)), tables.new_route(), proxy, num_shares)
         });
         let rank = parts.communicator.rank().0;
+        // Proxies ask for what their peers have asked them for.
+        let ids_choice = if by_node { IdsChoice::Exchange } else { parts.ids };
         Self {
             dense_optimizer: config.optimizer.dense.optimizer(),
             micro_batch_capacity: sizes.micro,
@@ -248,10 +262,12 @@ impl Model {
             gradients: arenas.gradients,
             reduced: arenas.reduced,
             communicator: parts.communicator,
-            ids: parts.ids,
+            ids: ids_choice,
             ablation: parts.ablation,
             requested,
             asked,
+            inside,
+            across,
             tables,
             bottom,
             top,
@@ -404,11 +420,27 @@ fn build_tables(
         owner: Owner(parts.communicator.rank().0),
         deduplicate: match config.comm.deduplicate {
             DeduplicateChoice::Off => Deduplicate::Off,
+            _ if deduplicates_by_node(config, parts) => {
+                Deduplicate::Node { ranks: parts.communicator.topology().node_size(0) }
+            }
             _ => Deduplicate::Rank,
         },
     };
     HybridSet::new(parts.registry, stream, &specs, &options)
         .map_err(|error| failed("the embedding tables cannot be built", error))
+}
+
+/// Whether equal rows are merged in each node: as configured, where nodes are subtrees of the sum over ranks. A node of one rank, or
+/// a job of one node, would gain nothing.
+fn deduplicates_by_node(config: &Config, parts: &RankParts<'_>) -> bool {
+    let topology = parts.communicator.topology();
+    let size = topology.node_size(0);
+    let even = (0..topology.num_nodes()).all(|node| topology.node_size(node) == size);
+    config.comm.deduplicate == DeduplicateChoice::Node
+        && topology.num_nodes() > 1
+        && even
+        && size > 1
+        && size.is_power_of_two()
 }
 
 /// Elements of one piece of the all-reduce. Threads of one process read each other's memory: pieces would only add waits.

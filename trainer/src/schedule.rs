@@ -19,6 +19,8 @@
 //!
 //! **The order of collectives is the order of these lines**, hence the same on all ranks.
 
+mod by_node;
+
 use crate::build::{BatchIds, BatchSlot, Model, is_dot};
 use crate::config::IdsChoice;
 use crate::crew::exchange_failed;
@@ -124,8 +126,8 @@ pub const EVALUATION: &[Stage] = &[
     stage("eval_route", Sparse, Once, AmongRanks, &["eval_copy_batch"], |model, stream, call| {
         route(model, stream, call, call.now)
     }),
-    stage("eval_exchange_ids", Comm, Once, AmongRanks, &["eval_route"], |model, _, call| {
-        exchange_ids(model, call.now)
+    stage("eval_exchange_ids", Comm, Once, AmongRanks, &["eval_route"], |model, stream, call| {
+        exchange_ids(model, stream, call.now)
     }),
     stage("eval_accept", Sparse, Once, AmongRanks, &["eval_exchange_ids"], |model, stream, call| {
         accept(model, stream, call.now)
@@ -169,7 +171,10 @@ fn answer(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
 }
 
 /// Vectors of infrequent rows go from their owners to whoever asked.
-fn exchange_vectors(model: &Model, _: &Stream, call: &Call<'_>) -> Result<()> {
+fn exchange_vectors(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    if let Some(mut proxy) = call.now.proxy() {
+        return by_node::exchange_vectors(model, stream, call.now, &mut proxy);
+    }
     let route = call.now.route();
     let (answers, requests) = route.vector_exchange();
     let (from, mut to) = (model.asked.read::<f32>(), model.requested.write::<f32>());
@@ -207,8 +212,8 @@ fn route_next(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     call.next.map_or(Ok(()), |next| route(model, stream, call, next))
 }
 
-fn exchange_next_ids(model: &Model, _: &Stream, call: &Call<'_>) -> Result<()> {
-    call.next.map_or(Ok(()), |next| exchange_ids(model, next))
+fn exchange_next_ids(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    call.next.map_or(Ok(()), |next| exchange_ids(model, stream, next))
 }
 
 fn accept_next(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
@@ -233,9 +238,12 @@ fn route(model: &Model, stream: &Stream, _: &Call<'_>, slot: &BatchSlot) -> Resu
 }
 
 /// Ranks ask owners for rows. Where every rank holds the ids of the whole batch, nobody needs to ask.
-fn exchange_ids(model: &Model, slot: &BatchSlot) -> Result<()> {
+fn exchange_ids(model: &Model, stream: &Stream, slot: &BatchSlot) -> Result<()> {
     if model.ids == IdsChoice::Known {
         return Ok(());
+    }
+    if let Some(mut proxy) = slot.proxy() {
+        return by_node::exchange_ids(model, stream, slot, &mut proxy);
     }
     let mut route = slot.route_mut();
     let communicator = &model.communicator;
@@ -372,7 +380,10 @@ fn reduce(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
 }
 
 /// Gradients of infrequent rows go the way back that their vectors came.
-fn exchange_gradients(model: &Model, _: &Stream, call: &Call<'_>) -> Result<()> {
+fn exchange_gradients(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    if let Some(mut proxy) = call.now.proxy() {
+        return by_node::exchange_gradients(model, stream, call.now, &mut proxy);
+    }
     let route = call.now.route();
     let (answers, requests) = route.vector_exchange();
     let (from, mut to) = (model.requested.read::<f32>(), model.asked.write::<f32>());

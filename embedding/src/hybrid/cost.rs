@@ -44,6 +44,9 @@ impl From<LatencyTable> for Vec<(f64, f64)> {
 /// Smallest and largest size of the points of a line.
 const LINE_SIZES: (u32, u32) = (6, 30);
 
+/// Bytes a microsecond of what costs nothing.
+const FREE: f64 = 1e30;
+
 impl LatencyTable {
     /// A table of points (bytes, microseconds) with rising sizes.
     ///
@@ -206,6 +209,28 @@ impl Costs {
             row_us: 1e-4,
             route_us: 1e-4,
             direct_bytes: 65536.0,
+            all_reduce: AllReduce::Hierarchical,
+        }
+    }
+
+    /// No time at all but the bytes that a rank sends between nodes, a microsecond each, with a hierarchical all-reduce: the split with
+    /// these costs sends the fewest bytes.
+    pub fn bytes_between_nodes(cluster: &Cluster) -> Self {
+        let nodes = cluster.num_nodes() as f64;
+        // Of a rail's part of the buffer, each rank sends `(n−1)/n` twice.
+        let sent = (2.0 * (nodes - 1.0) / nodes).max(f64::MIN_POSITIVE);
+        let free = LatencyTable::line(0.0, FREE);
+        Self {
+            intra: LinkCosts { all_to_all: free.clone(), all_reduce: free, message_us: 0.0 },
+            inter: LinkCosts {
+                all_to_all: LatencyTable::line(0.0, 1.0),
+                all_reduce: LatencyTable::line(0.0, 1.0 / sent),
+                message_us: 0.0,
+            },
+            memory_bytes_per_us: FREE,
+            row_us: 0.0,
+            route_us: 0.0,
+            direct_bytes: 0.0,
             all_reduce: AllReduce::Hierarchical,
         }
     }

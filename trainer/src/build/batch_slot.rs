@@ -3,10 +3,10 @@
 use crate::share::{Share, copy_share};
 use headlong_device::{JaggedRef, Mat};
 use headlong_embedding::Ids;
-use headlong_embedding::hybrid::HybridRoute;
+use headlong_embedding::hybrid::{HybridRoute, NodeProxy};
 use headlong_reader::Batch;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A batch on its way through the iteration: as it came from the reader, and what was made of it ahead of time.
 pub struct BatchSlot {
@@ -16,6 +16,8 @@ pub struct BatchSlot {
     /// Every rank's share, where owners find out for themselves which rows are wanted.
     shares: RwLock<Vec<Batch>>,
     route: RwLock<HybridRoute>,
+    /// This rank as a proxy for its node, where equal rows are merged there.
+    proxy: Option<Mutex<NodeProxy>>,
     /// Samples of the batch of all ranks.
     num_samples_of_all: AtomicUsize,
     pub(crate) labels: Mat,
@@ -37,6 +39,7 @@ impl BatchSlot {
         purpose: Purpose,
         (labels, dense): (Mat, Mat),
         route: HybridRoute,
+        proxy: Option<NodeProxy>,
         num_shares: usize,
     ) -> Self {
         Self {
@@ -44,6 +47,7 @@ impl BatchSlot {
             batch: RwLock::default(),
             shares: RwLock::new(vec![Batch::default(); num_shares]),
             route: RwLock::new(route),
+            proxy: proxy.map(Mutex::new),
             num_samples_of_all: AtomicUsize::new(0),
             labels,
             dense,
@@ -61,6 +65,11 @@ impl BatchSlot {
 
     pub(crate) fn route_mut(&self) -> RwLockWriteGuard<'_, HybridRoute> {
         self.route.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This rank as a proxy, where equal rows are merged in the node.
+    pub(crate) fn proxy(&self) -> Option<MutexGuard<'_, NodeProxy>> {
+        self.proxy.as_ref().map(|proxy| proxy.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Every rank's share, in the order of ranks.

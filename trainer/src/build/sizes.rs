@@ -14,7 +14,7 @@ pub(super) struct SlotIds {
     pub(super) top_in: [SlotId; 2],
     pub(super) logits: [SlotId; 2],
     pub(super) all_logits: SlotId,
-    pub(super) exchanged: [SlotId; 2],
+    pub(super) exchanged: [SlotId; 4],
     pub(super) leading: Leading,
     pub(super) batches: [(SlotId, SlotId); 3],
 }
@@ -74,7 +74,13 @@ impl Sizes {
         self.sum_blocks / self.ranks
     }
 
-    pub(super) fn add_slots(&self, plans: &mut Plans, num_dense: usize, tables: &HybridSet) -> SlotIds {
+    pub(super) fn add_slots(
+        &self,
+        plans: &mut Plans,
+        num_dense: usize,
+        tables: &HybridSet,
+        (inside, across): (usize, usize),
+    ) -> SlotIds {
         let leading = self.add_leading(plans, tables);
         let mut matrix = |name: &str, rows, cols| plans.activations.matrix(name, DType::F32, rows, cols);
         let width = self.tables * self.dim;
@@ -91,9 +97,12 @@ impl Sizes {
                 1,
             ),
             exchanged: [
-                matrix("requested", 1, tables.max_requested_elements()),
-                matrix("asked", 1, tables.max_asked_elements()),
-            ],
+                ("requested", tables.max_requested_elements()),
+                ("asked", tables.max_asked_elements()),
+                ("rows of peers", inside),
+                ("rows of the node", across),
+            ]
+            .map(|(name, elements)| matrix(name, 1, elements)),
             leading,
             batches: [("now", self.step), ("next", self.step), ("evaluation", self.largest)].map(
                 |(name, rows)| {
