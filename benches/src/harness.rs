@@ -137,6 +137,11 @@ impl Harness {
         }));
     }
 
+    /// Keeps a result that is no rate.
+    pub fn keep_row(&mut self, row: serde_json::Value) {
+        self.results.push(row);
+    }
+
     /// The floor's value, measured when first asked for.
     pub fn floor(&self, floor: Floor) -> Option<f64> {
         let floors = self.floors.get_or_init(|| Floors::measure(&self.stream, self.settings.smoke));

@@ -8,6 +8,7 @@
 
 mod floors;
 mod harness;
+mod hybrid_bytes;
 mod machine;
 mod ops;
 
@@ -21,7 +22,7 @@ struct Arguments {
     /// Run everything once on tiny data: it works, the numbers mean nothing.
     #[arg(long)]
     smoke: bool,
-    /// Run the benchmarks whose name contains this: parse, lookup, update, interaction, linear, iteration.
+    /// Run the benchmarks whose name contains this: parse, lookup, update, interaction, linear, iteration, hybrid_bytes.
     #[arg(long, default_value = "")]
     only: String,
     /// Threads.
@@ -60,5 +61,6 @@ fn main() -> anyhow::Result<()> {
         println!("floor: {:<37} {value:>12.2} {unit}", floor_name(floor));
     }
     ops::run_all(&mut harness)?;
+    hybrid_bytes::run(&mut harness)?;
     harness.keep()
 }

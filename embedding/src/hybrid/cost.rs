@@ -191,8 +191,9 @@ impl Costs {
     }
 
     /// GPUs of a node over NVLink, nodes over InfiniBand. Bandwidths are those in HugeCTR's MLPerf configurations: all-to-all 190 GB/s
-    /// inside a node and 23.75 GB/s a GPU between nodes, all-reduce 130 GB/s, its two passes counted each; a small all-reduce takes
-    /// 15.2 µs in NCCL's model of eight NVLinked GPUs; the other latencies, and memory at 1.5 TB/s, are assumptions.
+    /// inside a node and 23.75 GB/s a GPU between nodes; all-reduce 130 GB/s inside a node, its two passes counted each, and between nodes what
+    /// the all-to-all reaches, as it moves its buffer twice. A small all-reduce takes 15.2 µs in NCCL's model of eight NVLinked GPUs; the
+    /// other latencies, and memory at 1.5 TB/s, are assumptions.
     pub fn verbs() -> Self {
         Self {
             intra: LinkCosts {
@@ -202,7 +203,7 @@ impl Costs {
             },
             inter: LinkCosts {
                 all_to_all: LatencyTable::line(15.0, 23_750.0),
-                all_reduce: LatencyTable::line(30.0, 65_000.0),
+                all_reduce: LatencyTable::line(30.0, 11_875.0),
                 message_us: 0.3,
             },
             memory_bytes_per_us: 1.5e6,
