@@ -28,7 +28,7 @@ const DIM: usize = 4;
 /// Steps of a run: the pipeline is full, weights of the second depend on gradients of the first.
 const STEPS: u64 = 3;
 /// About how many exchanges a rank does in a run.
-const EXCHANGES: u64 = 60;
+const EXCHANGES: u64 = 36;
 
 /// A mistake, in the transport or in its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +87,8 @@ pub struct Case {
     bad_data: Option<(usize, u64)>,
 }
 
-/// What a rank has at the end: losses of all steps, digest of all weights and states.
-pub type Trained = (Vec<u64>, String);
+/// What a rank has at the end: losses of all steps, predictions, digest of all weights and states.
+pub type Trained = (Vec<u64>, Vec<u32>, String);
 
 impl Case {
     /// The case of a seed.
@@ -106,7 +106,7 @@ impl Case {
         };
         let optimizer = ["sgd", "adagrad", "rowwise_adagrad"][pick(3)];
         let batch_size = [16, 21][pick(2)];
-        let bad_data = (pick(100) < 10 && faulty).then(|| (pick(ranks as u64), pick(STEPS) as u64));
+        let bad_data = (pick(100) < 10 && faulty).then(|| (pick(ranks as u64), pick(STEPS + 1) as u64));
         Self {
             seed,
             faulty,
@@ -300,8 +300,14 @@ fn train_steps(crew: &Crew, at: impl Fn(u64) -> Batch) -> headlong::Result<Train
         let next = (number < STEPS).then(|| at(number));
         losses.push(crew.step(StepRates { number, dense: 0.05, sparse: 0.1 }, next.as_ref())?.to_bits());
     }
-    let digest = weights_digest(crew)?;
-    Ok((losses, digest))
+    let mut predictions = Vec::new();
+    crew.predict(&at(STEPS), &mut |logits, _| {
+        predictions.extend(logits.iter().map(|logit| logit.to_bits()))
+    })?;
+    let failed =
+        |error| headlong::Error::Communication { context: "the digest".to_owned(), source: Box::new(error) };
+    let digest = weights_digest(crew).map_err(failed)?;
+    Ok((losses, predictions, digest))
 }
 
 impl Work {
