@@ -181,7 +181,8 @@ impl<'c> Call<'c> {
         Ok(())
     }
 
-    /// The next step: sends everything, and shows to `read` what comes from each other rank, rising: `length` bytes each.
+    /// The next step: sends everything, and shows to `read` what comes from the same peers, in the same order: `length`
+    /// bytes each.
     pub(crate) fn exchange_reading(
         &mut self,
         outgoing: Vec<Outgoing>,
@@ -191,7 +192,7 @@ impl<'c> Call<'c> {
         let id = self.next_step();
         let mut expected = std::mem::take(&mut self.inner.expected);
         expected.clear();
-        expected.extend(self.peers().map(|from| Expected { from, length }));
+        expected.extend(outgoing.iter().map(|message| Expected { from: message.to, length }));
         let in_place = self.communicator.transport.exchange_reading(&id, &outgoing, &expected, read)?;
         self.inner.expected = expected;
         if !in_place {
@@ -215,10 +216,10 @@ impl<'c> Call<'c> {
     ) -> Result<()> {
         // Every part begins on a word, aligned for every element.
         let stride = length.next_multiple_of(8).max(8);
-        let room = room.bytes(stride * (self.communicator.num_ranks() - 1));
+        let room = room.bytes(stride * outgoing.len());
         let mut incoming = self.lists().incoming();
-        let parts = self.peers().zip(room.chunks_mut(stride));
-        incoming.extend(parts.map(|(from, part)| Incoming { from, bytes: &mut part[..length] }));
+        let parts = outgoing.iter().zip(room.chunks_mut(stride));
+        incoming.extend(parts.map(|(peer, part)| Incoming { from: peer.to, bytes: &mut part[..length] }));
         self.communicator.transport.exchange(id, outgoing, &mut incoming)?;
         self.lists().put_incoming(incoming);
         let mut views = Views::default();

@@ -19,6 +19,9 @@ pub trait Element:
     /// Its place in the list of names that errors use.
     const CODE: u8;
 
+    /// Sums of it lose nothing when they are stored: not so for f16 and bf16, which are added as f32.
+    const IS_ITS_SUM: bool;
+
     /// The ordered sum over ranks. `own` is the part of rank `index` and becomes the sum; `others` are the parts of the
     /// other ranks, rising, as long as `own`.
     ///
@@ -149,6 +152,7 @@ macro_rules! plain {
     ($type:ty, $code:expr, |$a:ident, $b:ident| $sum:expr $(, $as:item, $as_mut:item)?) => {
         impl Element for $type {
             const CODE: u8 = $code;
+            const IS_ITS_SUM: bool = true;
 
             fn add_in_tree(own: &mut [Self], index: usize, others: &[&[u8]]) {
                 vectorized! {
@@ -214,6 +218,7 @@ macro_rules! widened {
     ($type:ty, $code:expr, $load:expr, $store:expr) => {
         impl Element for $type {
             const CODE: u8 = $code;
+            const IS_ITS_SUM: bool = false;
 
             fn add_in_tree(own: &mut [Self], index: usize, others: &[&[u8]]) {
                 vectorized! {

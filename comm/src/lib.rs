@@ -48,5 +48,5 @@ pub use counters::{Counters, Traffic};
 pub use element::Element;
 pub use error::{CommError, Result};
 pub use operation::Collective;
-pub use options::{AllToAll, CommOptions, Compress};
+pub use options::{AllReduce, AllToAll, CommOptions, Compress};
 pub use topology::{Rank, Topology};

@@ -14,6 +14,18 @@ pub enum AllToAll {
     Auto,
 }
 
+/// How large all-reduces are done. The result has the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AllReduce {
+    /// Each rank adds up one segment and sends the sum to all.
+    Flat,
+    /// Where nodes are of one size, a power of two, and their ranks are numbered node by node: inside the node, once across the
+    /// network, inside the node: between nodes, a node's part of the bytes of [`AllReduce::Flat`] divided by its ranks. f16 and bf16, whose
+    /// sums would be rounded on the way, and all other nodes: flat.
+    #[default]
+    Auto,
+}
+
 /// What travels instead of f32 in [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compress {
@@ -30,6 +42,8 @@ pub enum Compress {
 pub struct CommOptions {
     /// Which way parts take in an all-to-all.
     pub all_to_all: AllToAll,
+    /// How large all-reduces are done.
+    pub all_reduce: AllReduce,
     /// What travels instead of f32 in an all-to-all of vectors.
     pub compress: Compress,
     /// All-reduces of at most this many bytes take one step, in which everybody sends everything to everybody; none: as
@@ -48,11 +62,25 @@ impl Default for CommOptions {
     fn default() -> Self {
         Self {
             all_to_all: AllToAll::Auto,
+            all_reduce: AllReduce::Auto,
             compress: Compress::None,
             one_step_bytes: None,
             chunk_bytes: 4 << 20,
             ring_bytes: 1 << 20,
             deadline: Duration::from_secs(120),
         }
+    }
+}
+
+impl CommOptions {
+    /// Up to this many bytes an all-reduce over `transport` takes one step: everybody reads everything, but waits only
+    /// once.
+    pub fn one_step_bytes_of(&self, transport: &str, num_ranks: usize) -> usize {
+        let measured = match (transport, num_ranks) {
+            (_, 0..=2) => 64 << 10,
+            ("local", _) => 16 << 10,
+            (_, ranks) => (128 << 10) / ranks,
+        };
+        self.one_step_bytes.unwrap_or(measured)
     }
 }

@@ -118,7 +118,7 @@ mod tests {
         let mut buffer = [0u8, 1, 2, 3, 4, 5];
         let mut carver = Carver::new(&mut buffer);
         assert_eq!(carver.take(1, 2), [1, 2]);
-        assert_eq!(carver.take(3, 0), []);
+        assert!(carver.take(3, 0).is_empty());
         assert_eq!(carver.take(5, 1), [5]);
     }
 }

@@ -109,6 +109,15 @@ impl Topology {
         self.local_index[rank.0]
     }
 
+    /// The ranks of each node, where there are several nodes of one size, a power of two above 1, and ranks are numbered
+    /// node by node: then the ordered sum over a node's ranks is a part of the ordered sum over all.
+    pub fn aligned_node_size(&self) -> Option<usize> {
+        let size = self.node_size(0);
+        let aligned = size > 1 && size.is_power_of_two() && self.num_nodes() > 1;
+        let in_order = || self.node_of.iter().enumerate().all(|(rank, &node)| node == rank / size);
+        (aligned && self.num_ranks() == size * self.num_nodes() && in_order()).then_some(size)
+    }
+
     /// Whether two ranks share a node.
     ///
     /// # Panics
@@ -142,6 +151,15 @@ mod tests {
     fn ranks_per_node_may_leave_a_remainder() {
         assert_eq!(Topology::with_ranks_per_node(5, 2), Topology::from_node_sizes(&[2, 2, 1]));
         assert_eq!(Topology::with_ranks_per_node(3, 0), Topology::one_node(3));
+    }
+
+    #[test]
+    fn nodes_that_are_parts_of_the_tree() {
+        let aligned = |node_of: &[usize]| Topology::from_node_of(node_of.to_vec()).aligned_node_size();
+        assert_eq!(aligned(&[0, 0, 1, 1, 2, 2]), Some(2));
+        for not in [&[0, 0][..], &[0, 1], &[0, 0, 0, 1, 1, 1], &[0, 1, 0, 1], &[0, 0, 1], &[1, 1, 0, 0], &[0, 0, 2, 2]] {
+            assert_eq!(aligned(not), None, "{not:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Every collective against a slow oracle, over random topologies, lengths and options.
 
 use headlong_comm::testing::run_ranks_with;
-use headlong_comm::{AllToAll, CommOptions, Communicator, Compress, Element, Rank, Topology};
+use headlong_comm::{AllReduce, AllToAll, CommOptions, Communicator, Compress, Element, Rank, Topology};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -13,14 +13,18 @@ fn topologies() -> impl Strategy<Value = Topology> {
 fn options() -> impl Strategy<Value = CommOptions> {
     let ways = prop_oneof![Just(AllToAll::Flat), Just(AllToAll::Hierarchical), Just(AllToAll::Auto)];
     let one_step = prop_oneof![Just(None), Just(Some(0)), Just(Some(300))];
-    (ways, one_step, 1usize..2000).prop_map(|(all_to_all, one_step_bytes, chunk_bytes)| CommOptions {
-        all_to_all,
-        one_step_bytes,
-        chunk_bytes,
-        ring_bytes: 64,
-        deadline: Duration::from_secs(20),
-        ..CommOptions::default()
-    })
+    let reduces = prop_oneof![Just(AllReduce::Flat), Just(AllReduce::Auto)];
+    (ways, reduces, one_step, 1usize..2000).prop_map(
+        |(all_to_all, all_reduce, one_step_bytes, chunk_bytes)| CommOptions {
+            all_to_all,
+            all_reduce,
+            one_step_bytes,
+            chunk_bytes,
+            ring_bytes: 64,
+            deadline: Duration::from_secs(20),
+            ..CommOptions::default()
+        },
+    )
 }
 
 /// Lengths around nothing, around segments, and above what is copied into a slot.
@@ -155,11 +159,11 @@ proptest! {
 
     /// The bits of the sum are those of the tree over ranks, in whatever way it is made.
     #[test]
-    fn the_tree_decides_the_bits(ranks in 1usize..9, options in options(), len in lengths(), chunk in 1usize..700) {
+    fn the_tree_decides_the_bits(ranks in 1usize..9, node in 0usize..5, options in options(), len in lengths(), chunk in 1usize..700) {
         let value = |rank: usize, i: usize| ((rank * 131 + i) as f32).sin() * 10f32.powi((rank as i32 * 5 + i as i32) % 7);
         let expected: Vec<u32> =
             (0..len).map(|i| tree(&(0..ranks).map(|rank| value(rank, i)).collect::<Vec<_>>()).to_bits()).collect();
-        run(&Topology::one_node(ranks), &options, |communicator| {
+        run(&Topology::with_ranks_per_node(ranks, node), &options, |communicator| {
             let mine: Vec<f32> = (0..len).map(|i| value(communicator.rank().0, i)).collect();
             let bits = |data: &[f32]| data.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
             let mut data = mine.clone();
@@ -225,6 +229,20 @@ fn counters_split_at_the_node() {
             assert_eq!(communicator.counters().of(headlong_comm::Collective::AllToAll), total);
             communicator.reset_counters();
             assert_eq!(communicator.counters(), headlong_comm::Counters::default());
+            Ok(())
+        });
+    }
+}
+
+/// Between nodes a hierarchical sum sends what a flat one sends, divided by the ranks of a node.
+#[test]
+fn large_sums_cross_once_for_each_node() {
+    let topology = Topology::from_node_sizes(&[4, 4]);
+    for (all_reduce, inter) in [(AllReduce::Flat, 8192), (AllReduce::Auto, 2048)] {
+        let options = CommOptions { all_reduce, one_step_bytes: Some(0), ..CommOptions::default() };
+        run(&topology, &options, |communicator| {
+            communicator.all_reduce(&mut vec![1.0f32; 2048])?;
+            assert_eq!(communicator.counters().inter_node_bytes(), inter, "{all_reduce:?}");
             Ok(())
         });
     }

@@ -33,10 +33,10 @@ fn different_operations() {
         let error = the_error(results);
         let CommError::Mismatch { expected, found, .. } = &error else { panic!("{error:?}") };
         let both = format!("{expected} {found}");
-        assert!(
-            both.contains("all_reduce of f32") && both.contains("broadcast of f32 from rank 0"),
-            "{error}"
-        );
+        // Who broadcasts a small message does not wait for its readers: it may notice in the barrier behind.
+        let other =
+            ["broadcast of f32 from rank 0", "barrier"].iter().any(|&operation| both.contains(operation));
+        assert!(both.contains("all_reduce of f32") && other, "{error}");
     }
 }
 

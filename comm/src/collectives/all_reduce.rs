@@ -1,11 +1,13 @@
 //! The sum to all, always with the same bits: each element is added up in the fixed tree over ranks, whoever adds it.
 
+use super::group::Group;
 use super::segment;
 use crate::communicator::{Call, Communicator, What};
 use crate::element::Element;
 use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
-use crate::scratch::{Carver, Scratch};
+use crate::options::AllReduce;
+use crate::scratch::Scratch;
 use crate::topology::Rank;
 use crate::transport::{Incoming, Outgoing};
 use std::ops::Range;
@@ -16,7 +18,8 @@ impl Communicator {
     /// transport, the algorithm and the length.
     ///
     /// Small data takes one step: everybody sends everything to everybody, and all add alike. Of large data each rank adds
-    /// up one segment and sends the sum to all.
+    /// up one segment and sends the sum to all; where there are several nodes, as [`CommOptions::all_reduce`](crate::CommOptions) says, first
+    /// inside the node, then once across the network.
     ///
     /// # Errors
     /// The job's first error.
@@ -39,26 +42,40 @@ impl Communicator {
         done: &mut dyn FnMut(Range<usize>, &mut [T]),
     ) -> Result<()> {
         assert!(chunk > 0, "a chunk has at least one element");
-        let one_step = data.len() <= self.one_step_elements::<T>().min(chunk);
-        let algorithm = if one_step { Algorithm::Direct } else { Algorithm::TwoSteps };
+        let algorithm = self.all_reduce_way::<T>(data.len().min(chunk));
         let mut call = self.call(What::new(Collective::AllReduce, T::CODE, algorithm));
-        if one_step {
-            if self.num_ranks() > 1 && !data.is_empty() {
-                reduce_in_one_step(&mut call, data)?;
-            }
-            done(0..data.len(), data);
-            return Ok(());
-        }
-        let chunk = chunk.min((self.options().chunk_bytes / size_of::<T>()).max(1));
+        let chunk = match algorithm {
+            Algorithm::Direct => chunk,
+            _ => chunk.min((self.options().chunk_bytes / size_of::<T>()).max(1)),
+        };
         for start in (0..data.len()).step_by(chunk) {
-            let range = start..data.len().min(start + chunk);
+            let range = start..data.len().min(start.saturating_add(chunk));
             let part = &mut data[range.clone()];
-            if self.num_ranks() > 1 {
-                reduce_in_two_steps(&mut call, part)?;
+            match algorithm {
+                _ if self.num_ranks() == 1 => {}
+                Algorithm::Direct => Group::all(&call).reduce_in_one_step(&mut call, part)?,
+                Algorithm::Hierarchical => {
+                    let node_size = self.topology().aligned_node_size().expect("the way was chosen so");
+                    reduce_in_levels(&mut call, part, node_size)?;
+                }
+                _ => reduce_in_two_steps(&mut call, part)?,
             }
             done(range, part);
         }
         Ok(())
+    }
+
+    /// How chunks of so many elements are summed: the same on all ranks.
+    fn all_reduce_way<T: Element>(&self, elements: usize) -> Algorithm {
+        let transport = self.transport().name();
+        let one_step = self.options().one_step_bytes_of(transport, self.num_ranks());
+        // A sum over a node's ranks must be an exact part of the whole: f16 and bf16 would be rounded on the way.
+        let has_levels = T::IS_ITS_SUM && self.topology().aligned_node_size().is_some();
+        match self.options().all_reduce {
+            _ if elements * size_of::<T>() <= one_step => Algorithm::Direct,
+            AllReduce::Auto if has_levels => Algorithm::Hierarchical,
+            _ => Algorithm::TwoSteps,
+        }
     }
 
     /// The sum over ranks, from [`CommOptions::ring_bytes`](crate::CommOptions) on around the ring: the fewest bytes for each
@@ -77,76 +94,24 @@ impl Communicator {
         call.memory().received = room;
         Ok(())
     }
-
-    /// Up to this many elements one step is faster: everybody reads everything, but waits only once.
-    fn one_step_elements<T: Element>(&self) -> usize {
-        let measured = match (self.transport().name(), self.num_ranks()) {
-            ("local", 2) => 64 << 10,
-            ("local", _) => 16 << 10,
-            (_, 2) => 64 << 10,
-            (_, ranks) => (128 << 10) / ranks,
-        };
-        self.options().one_step_bytes.unwrap_or(measured) / size_of::<T>()
-    }
 }
 
-fn reduce_in_one_step<T: Element>(call: &mut Call<'_>, data: &mut [T]) -> Result<()> {
-    let mut memory = std::mem::take(&mut call.memory().own);
-    // The peers read a copy, so that the sum can take the place of this rank's own part at once.
-    let own: &mut [T] = memory.elements(data.len());
-    own.copy_from_slice(data);
-    let bytes = own.as_bytes();
-    let mut outgoing = call.lists().outgoing();
-    outgoing.extend(call.peers().map(|to| Outgoing { to, bytes }));
-    let me = call.me();
-    call.exchange_reading(outgoing, bytes.len(), &mut |parts| T::add_in_tree(data, me.0, parts))?;
-    call.memory().own = memory;
-    Ok(())
-}
-
+/// Each rank adds up one segment and sends the sum to all.
 fn reduce_in_two_steps<T: Element>(call: &mut Call<'_>, data: &mut [T]) -> Result<()> {
-    let (len, ranks, me) = (data.len(), call.topology().num_ranks(), call.me());
-    let bytes_of = |rank: usize| {
-        let elements = segment(len, ranks, rank);
-        elements.start * size_of::<T>()..elements.end * size_of::<T>()
-    };
-    let mut outgoing = call.lists().outgoing();
-    let (before, rest) = data.split_at_mut(segment(len, ranks, me.0).start);
-    let (own, after) = rest.split_at_mut(segment(len, ranks, me.0).len());
-    let after_start = before.len() + own.len();
-    outgoing.extend(call.peers().map(|to| {
-        let elements = segment(len, ranks, to.0);
-        let bytes = match to < me {
-            true => before[elements].as_bytes(),
-            false => after[elements.start - after_start..elements.end - after_start].as_bytes(),
-        };
-        Outgoing { to, bytes }
-    }));
-    let length = size_of_val(own);
-    call.exchange_reading(outgoing, length, &mut |parts| T::add_in_tree(own, me.0, parts))?;
-    share_segments(call, data.as_mut_bytes(), bytes_of)
+    let all = Group::all(call);
+    all.reduce_segments(call, data)?;
+    all.share_segments(call, data)
 }
 
-/// Every rank's own segment of `data` goes to all.
-fn share_segments(
-    call: &mut Call<'_>,
-    data: &mut [u8],
-    segment_of: impl Fn(usize) -> Range<usize>,
-) -> Result<()> {
-    let me = call.me();
-    let (mut outgoing, mut incoming) = (call.lists().outgoing(), call.lists().incoming());
-    let mut carver = Carver::new(data);
-    let mut own: &[u8] = &[];
-    for from in call.topology().ranks() {
-        let at = segment_of(from.0);
-        let bytes = carver.take(at.start, at.len());
-        match from == me {
-            true => own = bytes,
-            false => incoming.push(Incoming { from, bytes }),
-        }
-    }
-    outgoing.extend(call.peers().map(|to| Outgoing { to, bytes: own }));
-    call.exchange(outgoing, incoming)
+/// Inside the node, once across, inside the node: the sums of nodes are subtrees of the tree over ranks, so the bits stay.
+fn reduce_in_levels<T: Element>(call: &mut Call<'_>, data: &mut [T], node_size: usize) -> Result<()> {
+    let (node, rail) = (Group::node(call, node_size), Group::rail(call, node_size));
+    node.reduce_segments(call, data)?;
+    let own = node.own_segment(data.len());
+    let own = &mut data[own];
+    rail.reduce_segments(call, own)?;
+    rail.share_segments(call, own)?;
+    node.share_segments(call, data)
 }
 
 /// N−1 steps in which segments travel once around, collecting, and N−1 steps in which the sums travel on.

@@ -5,6 +5,7 @@ mod all_reduce;
 mod all_to_all;
 mod barrier;
 mod broadcast;
+mod group;
 mod reduce_scatter;
 mod send_receive;
 

@@ -1,0 +1,105 @@
+//! Ranks at equal distances: all of them, those of one node, or those of one rail.
+
+use super::segment;
+use crate::communicator::Call;
+use crate::element::Element;
+use crate::error::Result;
+use crate::scratch::Carver;
+use crate::topology::Rank;
+use crate::transport::{Incoming, Outgoing};
+use zerocopy::IntoBytes;
+
+/// Some ranks and this one's place among them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Group {
+    first: usize,
+    stride: usize,
+    /// How many they are.
+    pub(super) len: usize,
+    /// This rank's place among them.
+    pub(super) me: usize,
+}
+
+impl Group {
+    /// All ranks.
+    pub(super) fn all(call: &Call<'_>) -> Self {
+        Self { first: 0, stride: 1, len: call.topology().num_ranks(), me: call.me().0 }
+    }
+
+    /// The ranks of this rank's node, where all nodes have `node_size`.
+    pub(super) fn node(call: &Call<'_>, node_size: usize) -> Self {
+        let me = call.me().0 % node_size;
+        Self { first: call.me().0 - me, stride: 1, len: node_size, me }
+    }
+
+    /// The ranks of all nodes with this rank's local index, where all nodes have `node_size`.
+    pub(super) fn rail(call: &Call<'_>, node_size: usize) -> Self {
+        let rank = call.me().0;
+        let len = call.topology().num_ranks() / node_size;
+        Self { first: rank % node_size, stride: node_size, len, me: rank / node_size }
+    }
+
+    /// The others and their places, rising.
+    pub(super) fn peers(self) -> impl Iterator<Item = (usize, Rank)> {
+        (0..self.len).filter(move |&place| place != self.me).map(move |place| (place, self.rank(place)))
+    }
+
+    fn rank(self, place: usize) -> Rank {
+        Rank(self.first + place * self.stride)
+    }
+
+    /// This rank's segment of `len` elements.
+    pub(super) fn own_segment(self, len: usize) -> std::ops::Range<usize> {
+        segment(len, self.len, self.me)
+    }
+
+    /// Everybody's `data` becomes the sum over the group; the peers read a copy, so that the sum can take the place of
+    /// this rank's part at once.
+    pub(super) fn reduce_in_one_step<T: Element>(self, call: &mut Call<'_>, data: &mut [T]) -> Result<()> {
+        let mut memory = std::mem::take(&mut call.memory().own);
+        let own: &mut [T] = memory.elements(data.len());
+        own.copy_from_slice(data);
+        let bytes = own.as_bytes();
+        let mut outgoing = call.lists().outgoing();
+        outgoing.extend(self.peers().map(|(_, to)| Outgoing { to, bytes }));
+        call.exchange_reading(outgoing, bytes.len(), &mut |parts| T::add_in_tree(data, self.me, parts))?;
+        call.memory().own = memory;
+        Ok(())
+    }
+
+    /// Each rank's own segment of `data` becomes the sum over the group; the other segments stay as they are.
+    pub(super) fn reduce_segments<T: Element>(self, call: &mut Call<'_>, data: &mut [T]) -> Result<()> {
+        let (len, own) = (data.len(), self.own_segment(data.len()));
+        let mut outgoing = call.lists().outgoing();
+        let (before, rest) = data.split_at_mut(own.start);
+        let (mine, after) = rest.split_at_mut(own.len());
+        outgoing.extend(self.peers().map(|(place, to)| {
+            let elements = segment(len, self.len, place);
+            let bytes = match place < self.me {
+                true => before[elements].as_bytes(),
+                false => after[elements.start - own.end..elements.end - own.end].as_bytes(),
+            };
+            Outgoing { to, bytes }
+        }));
+        let length = size_of_val(mine);
+        call.exchange_reading(outgoing, length, &mut |parts| T::add_in_tree(mine, self.me, parts))
+    }
+
+    /// Each rank's own segment of `data` goes to all of the group.
+    pub(super) fn share_segments<T: Element>(self, call: &mut Call<'_>, data: &mut [T]) -> Result<()> {
+        let len = data.len();
+        let (mut outgoing, mut incoming) = (call.lists().outgoing(), call.lists().incoming());
+        let mut carver = Carver::new(data.as_mut_bytes());
+        let mut own: &[u8] = &[];
+        for place in 0..self.len {
+            let at = segment(len, self.len, place);
+            let bytes = carver.take(at.start * size_of::<T>(), at.len() * size_of::<T>());
+            match place == self.me {
+                true => own = bytes,
+                false => incoming.push(Incoming { from: self.rank(place), bytes }),
+            }
+        }
+        outgoing.extend(self.peers().map(|(_, to)| Outgoing { to, bytes: own }));
+        call.exchange(outgoing, incoming)
+    }
+}
