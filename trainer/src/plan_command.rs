@@ -17,7 +17,8 @@ pub fn run(arguments: &PlanArguments) -> Result<()> {
     let (config, options) = arguments.train.resolve()?;
     let (rows, note) = planned_rows(&config)?;
     let data_rows = arguments.data_rows.or_else(|| known_data_rows(&config));
-    let plan = Plan::new(&config, &Facts { table_rows: &rows, data_rows, machine: &Machine::detect() });
+    let plan =
+        Plan::new(&config, &Facts { table_rows: &rows, data_rows, machine: &Machine::detect(), split: None });
     let document = serde_json::to_value(&plan).expect("a plan has a JSON form");
     let text = format!("plan of {}\n{}{note}", options.origin, plan.to_text());
     output::answer(&arguments.json, &text, &document)?;

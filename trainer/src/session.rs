@@ -15,6 +15,7 @@ use crate::engine::StepRates;
 use crate::error::{Error, Result};
 use crate::learning_rate::LearningRate;
 use crate::metrics::{EvalMetrics, MetricsAccumulator};
+use crate::statistics::STATISTICS_BLOB;
 use headlong_reader::{Batch, CriteoTextReader, IdMapper, Position, Reader, SkipReport};
 use serde::{Deserialize, Serialize};
 use std::io::Read as _;
@@ -42,6 +43,8 @@ pub struct SessionData {
     pub ids: IdMapper,
     /// The bytes of the dictionary, where ids come from one: saved with every checkpoint.
     pub dictionary: Option<Arc<Vec<u8>>>,
+    /// The bytes of the statistics that the rows were placed by, where they were: saved with every checkpoint.
+    pub statistics: Option<Arc<Vec<u8>>>,
     /// What checkpoints record of the data.
     pub fingerprint: DataFingerprint,
 }
@@ -231,6 +234,9 @@ impl Session {
         }
         if let Some(dictionary) = &self.data.dictionary {
             blobs.push(blob(DICTIONARY_BLOB, dictionary));
+        }
+        if let Some(statistics) = &self.data.statistics {
+            blobs.push(blob(STATISTICS_BLOB, statistics));
         }
         let snapshot = Snapshot { source: &self.crew, state: self.saved_state(finished), blobs };
         let report =

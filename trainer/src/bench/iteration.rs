@@ -14,13 +14,12 @@ use crate::engine::StepRates;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::output;
+use crate::placement::{Placement, statistics_of};
 use crate::trace::Record;
 use headlong_device::Stream;
 use headlong_embedding::Registry;
-use headlong_embedding::hybrid::Partition;
 use headlong_reader::Batch;
 use serde_json::{Value, json};
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Steps before the clock starts.
@@ -165,7 +164,11 @@ impl SteadyTrainer {
         let batch_size = config.train.batch_size;
         let batches = make_batches(shape, batch_size, default_batches(batch_size), 1);
         let registry = Registry::default();
-        let partition = partition(config, &shape.rows, &batches)?;
+        // The batches themselves are the statistics.
+        let statistics = (config.run.ranks > 1).then(|| statistics_of(config, &shape.rows, &batches));
+        let placement = Placement::new(config, &shape.rows, statistics.as_ref())?;
+        let config = &placement.decide(config);
+        let partition = Some(placement.partition);
         let record = Record { times: true, spans: false };
         let options = CrewOptions { partition, record, ..CrewOptions::new(threads, &registry) };
         let crew = Crew::build(config, &shape.rows, options)?;
@@ -224,12 +227,6 @@ impl SteadyTrainer {
             .map(|total| (total.name.to_owned(), rounded(1e3 * total.seconds / total.runs as f64)))
             .collect()
     }
-}
-
-/// Where the rows lie, as the configuration's hybrid setting says; the batches themselves are the statistics.
-fn partition(config: &Config, rows: &[u64], batches: &[Batch]) -> Result<Option<Arc<Partition>>> {
-    let _ = (config, rows, batches);
-    Ok(None)
 }
 
 fn rounded(value: f64) -> Value {

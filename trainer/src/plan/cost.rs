@@ -4,6 +4,7 @@ use super::memory::activations_per_sample;
 use super::{layers, samples_per_step};
 use crate::config::{Config, Interaction};
 use crate::machine::Machine;
+use headlong_embedding::hybrid::split::Split;
 use serde::Serialize;
 
 /// What one step costs.
@@ -44,6 +45,17 @@ impl StepCost {
             predicted_step_us: seconds * 1e6,
             predicted_samples_per_s: samples as f64 / seconds,
         }
+    }
+}
+
+impl StepCost {
+    /// With the time of exchanges between ranks, which nothing hides in this estimate. Ranks share the machine, so all else stays.
+    pub(super) fn with_exchange(mut self, split: Option<&Split>) -> Self {
+        let Some(split) = split else { return self };
+        let samples = self.predicted_samples_per_s * self.predicted_step_us;
+        self.predicted_step_us += split.times.total_us() - split.times.rows_us;
+        self.predicted_samples_per_s = samples / self.predicted_step_us;
+        self
     }
 }
 

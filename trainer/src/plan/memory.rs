@@ -2,6 +2,7 @@
 
 use super::{TablePlan, layers, samples_per_step, top_input_width};
 use crate::config::{Config, Ids};
+use headlong_embedding::hybrid::split::Split;
 use serde::Serialize;
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
@@ -53,6 +54,24 @@ impl MemoryUse {
             reader_bytes: reader_bytes(config, threads),
             id_map_bytes: if config.data.ids == Ids::Hash { 0 } else { rows * MAP_ENTRY_BYTES },
             other_bytes: PROGRAM_BYTES,
+        }
+    }
+
+    /// One rank's part, where the rows are split among several: its rows, and its share of each batch. What the process has once is
+    /// counted to each rank in equal parts.
+    pub(super) fn of_rank(self, split: Option<&Split>, ranks: usize) -> Self {
+        let Some(split) = split else { return self };
+        let all_rows = self.table_weight_bytes + self.table_state_bytes;
+        let part = split.bytes_per_rank as f64 / all_rows.max(1) as f64;
+        let ranks = ranks as u64;
+        Self {
+            table_weight_bytes: (self.table_weight_bytes as f64 * part) as u64,
+            table_state_bytes: (self.table_state_bytes as f64 * part) as u64,
+            activation_bytes: self.activation_bytes / ranks,
+            reader_bytes: self.reader_bytes / ranks,
+            id_map_bytes: self.id_map_bytes / ranks,
+            other_bytes: self.other_bytes / ranks,
+            ..self
         }
     }
 

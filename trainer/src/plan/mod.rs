@@ -14,6 +14,7 @@ pub use memory::{MemoryUse, READER_BLOCK_BYTES};
 use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
+use headlong_embedding::hybrid::split::Split;
 use serde::Serialize;
 
 /// What a plan is made from, besides the configuration.
@@ -25,6 +26,8 @@ pub struct Facts<'a> {
     pub data_rows: Option<u64>,
     /// The machine.
     pub machine: &'a Machine,
+    /// How the rows are split among the ranks, where that is known.
+    pub split: Option<&'a Split>,
 }
 
 /// One table of a plan.
@@ -157,20 +160,25 @@ impl Plan {
             config.data.num_sparse,
             "one number of rows for each categorical column"
         );
-        let tables = tables(config, facts.table_rows);
+        let tables = match facts.split {
+            Some(split) => split_tables(tables(config, facts.table_rows), split),
+            None => tables(config, facts.table_rows),
+        };
         let dense_parameters = dense_parameters(config);
         let threads = config.run.threads.unwrap_or(facts.machine.cores);
-        let memory = MemoryUse::new(config, &tables, dense_parameters, threads);
+        let memory =
+            MemoryUse::new(config, &tables, dense_parameters, threads).of_rank(facts.split, config.run.ranks);
         let bytes_per_rank = memory.total();
+        let ranks_here = config.run.ranks as u64;
         let available_bytes = facts.machine.usable_bytes();
         Self {
             embedding_parameters: tables.iter().map(|table| table.rows * table.dim as u64).sum(),
-            cost: StepCost::new(config, dense_parameters, facts.machine, threads),
+            cost: StepCost::new(config, dense_parameters, facts.machine, threads).with_exchange(facts.split),
             division: facts.data_rows.map(|rows| Division::new(config, rows)),
             top_input_width: top_input_width(config),
             samples_per_step: samples_per_step(config),
-            exchange_bytes_per_step: ExchangePlan::default(),
-            fits: bytes_per_rank <= available_bytes,
+            exchange_bytes_per_step: facts.split.map(ExchangePlan::of).unwrap_or_default(),
+            fits: bytes_per_rank * ranks_here <= available_bytes,
             ranks: config.run.ranks,
             device: "cpu",
             tables,
@@ -195,7 +203,7 @@ impl Plan {
             let capped: Vec<u64> = rows.iter().map(|rows| (*rows).min(cap)).collect();
             let memory =
                 MemoryUse::new(config, &tables(config, &capped), self.dense_parameters, self.threads);
-            memory.total() <= self.available_bytes
+            memory.total() * config.run.ranks as u64 <= self.available_bytes
         };
         let largest = rows.iter().copied().max().unwrap_or(1);
         let help = if fits(2) {
@@ -206,7 +214,7 @@ impl Plan {
             "lower `train.batch_size`, `eval.batch_size`, `data.prefetch_batches` or `model.dim`".to_owned()
         };
         Err(Error::DoesNotFit {
-            needed_bytes: self.bytes_per_rank,
+            needed_bytes: self.bytes_per_rank * config.run.ranks as u64,
             available_bytes: self.available_bytes,
             help,
         })
@@ -255,6 +263,28 @@ fn tables(config: &Config, rows: &[u64]) -> Vec<TablePlan> {
             }
         })
         .collect()
+}
+
+/// What the split says of each table. `bytes` stays that of the whole table, wherever its rows lie.
+fn split_tables(mut tables: Vec<TablePlan>, split: &Split) -> Vec<TablePlan> {
+    for (table, split) in tables.iter_mut().zip(&split.tables) {
+        (table.frequent_rows, table.covered_share) = (split.frequent_rows, split.covered_share);
+    }
+    tables
+}
+
+impl ExchangePlan {
+    fn of(split: &Split) -> Self {
+        let (forward, backward) = (split.traffic.forward(), split.traffic.backward());
+        let exchange = |forward: f64, backward: f64| Exchange {
+            forward: forward.round() as u64,
+            backward: backward.round() as u64,
+        };
+        Self {
+            intra_node: exchange(forward.intra, backward.intra),
+            inter_node: exchange(forward.inter, backward.inter),
+        }
+    }
 }
 
 impl Division {

@@ -16,7 +16,7 @@ fn machine(available_bytes: u64) -> Machine {
 fn plan_of(name: &str, available_bytes: u64, data_rows: Option<u64>) -> (Config, Plan) {
     let config = preset(name).unwrap();
     let rows = config.table_rows(None).unwrap();
-    let facts = Facts { table_rows: &rows, data_rows, machine: &machine(available_bytes) };
+    let facts = Facts { table_rows: &rows, data_rows, machine: &machine(available_bytes), split: None };
     let plan = Plan::new(&config, &facts);
     (config, plan)
 }
@@ -60,7 +60,10 @@ fn optimiser_state_is_counted() {
         [("sgd", 0), ("adagrad", 16), ("rowwise_adagrad", 1), ("lazy_adam", 32), ("ftrl", 32)]
     {
         config.set_all(&[format!("optimizer.sparse.name={name}")]).unwrap();
-        let plan = Plan::new(&config, &Facts { table_rows: &rows, data_rows: None, machine: &machine(GIB) });
+        let plan = Plan::new(
+            &config,
+            &Facts { table_rows: &rows, data_rows: None, machine: &machine(GIB), split: None },
+        );
         assert_eq!(plan.memory.table_state_bytes, 26_000 * 4 * state, "{name}");
         assert_eq!(plan.tables[3].bytes, plan.tables[3].weight_bytes + plan.tables[3].state_bytes);
     }
@@ -85,7 +88,8 @@ fn what_does_not_fit_is_refused_with_a_cap_that_fits() {
     config.set_all(&[format!("tables.max_rows={cap}")]).unwrap();
     let rows = config.table_rows(None).unwrap();
     let machine = machine(8 * GIB);
-    let plan = Plan::new(&config, &Facts { table_rows: &rows, data_rows: None, machine: &machine });
+    let plan =
+        Plan::new(&config, &Facts { table_rows: &rows, data_rows: None, machine: &machine, split: None });
     plan.check(&config).unwrap();
     // The cap is not needlessly small.
     assert!(plan.bytes_per_rank > 7 * GIB, "{message}");
@@ -95,7 +99,7 @@ fn what_does_not_fit_is_refused_with_a_cap_that_fits() {
 fn a_batch_that_does_not_fit_names_the_batch() {
     let (mut config, _) = plan_of("tiny", GIB, None);
     config.train.batch_size = 10_000_000;
-    let facts = Facts { table_rows: &[2; 26], data_rows: None, machine: &machine(GIB) };
+    let facts = Facts { table_rows: &[2; 26], data_rows: None, machine: &machine(GIB), split: None };
     let message = Plan::new(&config, &facts).check(&config).unwrap_err().to_string();
     assert!(message.contains("train.batch_size"), "{message}");
 }
@@ -105,7 +109,8 @@ fn the_control_group_counts() {
     let (config, _) = plan_of("criteo-kaggle", 64 * GIB, None);
     let rows = config.table_rows(None).unwrap();
     let limited = Machine { cgroup_available_bytes: Some(GIB), ..machine(64 * GIB) };
-    let plan = Plan::new(&config, &Facts { table_rows: &rows, data_rows: None, machine: &limited });
+    let plan =
+        Plan::new(&config, &Facts { table_rows: &rows, data_rows: None, machine: &limited, split: None });
     assert_eq!((plan.available_bytes, plan.fits), (GIB, false));
 }
 

@@ -14,6 +14,7 @@ use crate::crew::{Crew, CrewOptions};
 use crate::data::{count_samples, failed};
 use crate::error::{Error, Result};
 use crate::job::Job;
+use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::report::{self, At, Done, Eval, Reporter};
 use crate::session::{Session, Start, open_directory};
@@ -24,6 +25,7 @@ use headlong_reader::Reader as _;
 use progress::Meter;
 use serde_json::Map;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Trains as `config` says.
@@ -62,11 +64,12 @@ fn run_with(
     let stop = StopRequest::listen()?;
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
-    let plan = prepared.plan(config, &options.origin, reporter)?;
+    let placement = prepared.placement(config)?;
+    let plan = prepared.plan(config, &placement, &options.origin, reporter)?;
     if options.dry_run {
         return Ok(());
     }
-    let session = open_session(job, options, &prepared, resumed, threads)?;
+    let session = open_session(job, options, &prepared, placement, resumed)?;
     announce(config, options, &prepared, &plan, &session, reporter)?;
     let run = Run {
         ends_at_step: ends_at_step(config, &prepared, threads, reporter)?,
@@ -131,21 +134,22 @@ fn open_session(
     job: &mut Job,
     options: &TrainOptions,
     prepared: &Prepared,
+    placement: Placement,
     resumed: Option<&Checkpoint>,
-    threads: usize,
 ) -> Result<Session> {
+    let threads = job.config.run.threads.unwrap_or_else(crate::machine::cores);
     let config = &job.config.clone();
     let data = prepared.session_data(config, threads)?;
     let crew = CrewOptions {
         threads,
-        partition: None,
+        partition: Some(Arc::clone(&placement.partition)),
         ids: IdsChoice::Exchange,
         communicators: job.take_communicator().map(|rank| vec![rank]),
         registry: &Registry::default(),
         ablation: Ablation::default(),
         record: Record { times: options.time, spans: options.trace.is_some() },
     };
-    let crew = Crew::build(config, &prepared.table_rows, crew)?;
+    let crew = Crew::build(&placement.decide(config), &prepared.table_rows, crew)?;
     let init_from = match &options.init_from {
         Some(dir) => Some(checkpoint::open(dir).map_err(|error| failed("--init-from", error))?),
         None => None,

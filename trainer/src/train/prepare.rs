@@ -6,13 +6,17 @@ use crate::data::{self, EvaluationData, failed};
 use crate::dictionary::RunDictionary;
 use crate::error::Result;
 use crate::machine::Machine;
+use crate::placement::Placement;
 use crate::plan::{Facts, Plan};
 use crate::report::{DataSummary, Reporter, count};
 use crate::session::SessionData;
+use crate::statistics;
 use headlong_device::pool::Pool;
+use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::IdMapper;
 use headlong_reader::synthetic::{self, SyntheticOptions, SyntheticReport};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Folder of the synthetic data in the output folder.
 pub(super) const SYNTHETIC_FOLDER: &str = "synthetic-data";
@@ -31,6 +35,8 @@ pub struct Prepared {
     pub train_rows: Option<u64>,
     /// Rows of each table.
     pub table_rows: Vec<u64>,
+    /// How frequent the rows are, where there are several ranks.
+    pub statistics: Option<Statistics>,
 }
 
 impl Prepared {
@@ -51,6 +57,7 @@ impl Prepared {
             dictionary: None,
             train_rows: None,
             table_rows: Vec::new(),
+            statistics: None,
         };
         if prepared.train.is_empty() {
             prepared.make_synthetic(config, threads, reporter)?;
@@ -65,7 +72,36 @@ impl Prepared {
         }
         let dictionary_rows = prepared.dictionary.as_ref().map(RunDictionary::table_rows);
         prepared.table_rows = config.table_rows(dictionary_rows.as_deref())?;
+        if config.run.ranks > 1 {
+            prepared.statistics = Some(prepared.statistics(config, resumed, threads, reporter)?);
+        }
         Ok(prepared)
+    }
+
+    /// The statistics that the checkpoint holds, or those of the first batches.
+    fn statistics(
+        &self,
+        config: &Config,
+        resumed: Option<&Checkpoint>,
+        threads: usize,
+        reporter: &Reporter,
+    ) -> Result<Statistics> {
+        let kept = resumed.map(|checkpoint| statistics::of_checkpoint(checkpoint)).transpose()?.flatten();
+        match kept {
+            Some(kept) => Ok(kept),
+            None => {
+                let ids = self.id_mapper(config)?;
+                statistics::find_or_count(config, &self.table_rows, &self.train, ids, threads, reporter)
+            }
+        }
+    }
+
+    /// Where the rows lie.
+    ///
+    /// # Errors
+    /// As [`Placement::new`].
+    pub fn placement(&self, config: &Config) -> Result<Placement> {
+        Placement::new(config, &self.table_rows, self.statistics.as_ref())
     }
 
     fn make_synthetic(&mut self, config: &Config, threads: usize, reporter: &Reporter) -> Result<()> {
@@ -108,9 +144,17 @@ impl Prepared {
     ///
     /// # Errors
     /// [`crate::Error::DoesNotFit`].
-    pub fn plan(&self, config: &Config, origin: &str, reporter: &Reporter) -> Result<Plan> {
+    pub fn plan(
+        &self,
+        config: &Config,
+        placement: &Placement,
+        origin: &str,
+        reporter: &Reporter,
+    ) -> Result<Plan> {
         let machine = Machine::detect();
-        let facts = Facts { table_rows: &self.table_rows, data_rows: self.train_rows, machine: &machine };
+        let split = placement.split.as_ref();
+        let facts =
+            Facts { table_rows: &self.table_rows, data_rows: self.train_rows, machine: &machine, split };
         let plan = Plan::new(config, &facts);
         reporter.result(&format!("plan of {origin}\n{}", plan.to_text()));
         plan.check(config)?;
@@ -143,6 +187,7 @@ impl Prepared {
             valid,
             ids: self.id_mapper(config)?,
             dictionary: self.dictionary.as_ref().map(RunDictionary::bytes),
+            statistics: self.statistics.as_ref().map(|statistics| Arc::new(statistics.to_bytes())),
             fingerprint: data::fingerprint(config, checksum),
         })
     }

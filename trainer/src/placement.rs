@@ -1,0 +1,152 @@
+//! Placement: where every row of every table lies, and how ranks exchange rows. Decided before any memory is taken, from how
+//! frequent rows are; the same on every rank, because all ranks decide from the same statistics.
+
+use crate::build::table_specs;
+use crate::config::{
+    CompressChoice, Config, DeduplicateChoice, ExchangeChoice, Hybrid, IdsChoice, TransportChoice,
+};
+use crate::crew::local_topology;
+use crate::data::failed;
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::plan;
+use headlong_embedding::hybrid::Partition;
+use headlong_embedding::hybrid::cost::Costs;
+use headlong_embedding::hybrid::split::{HybridMode, Split, SplitOptions, split};
+use headlong_embedding::hybrid::statistics::{Collector, Statistics, StatisticsOptions};
+use headlong_embedding::hybrid::traffic::{Cluster, Exchange, IdSource, Merge};
+use headlong_reader::Batch;
+use std::sync::Arc;
+
+/// Where rows lie, and how they are exchanged.
+pub struct Placement {
+    /// Where every row lies.
+    pub partition: Arc<Partition>,
+    /// The split and what it is expected to cost; none where one rank has everything.
+    pub split: Option<Split>,
+}
+
+impl Placement {
+    /// The placement of `config` among its ranks.
+    ///
+    /// # Errors
+    /// A latency table that cannot be read; a split that does not fit.
+    pub fn new(config: &Config, table_rows: &[u64], statistics: Option<&Statistics>) -> Result<Self> {
+        let specs = table_specs(config, table_rows);
+        let statistics = match statistics {
+            Some(statistics) if config.run.ranks > 1 => statistics,
+            _ => {
+                let partition = Arc::new(Partition::row_wise(&specs, config.run.ranks));
+                return Ok(Self { partition, split: None });
+            }
+        };
+        let optimizer = config.optimizer.sparse.optimizer();
+        let per_node = node_size(config);
+        let nodes: Vec<usize> = (0..config.run.ranks)
+            .step_by(per_node)
+            .map(|first| per_node.min(config.run.ranks - first))
+            .collect();
+        let step = (config.train.batch_size * config.train.accumulate) as u64;
+        let options = SplitOptions {
+            mode: match config.run.hybrid {
+                Hybrid::Off => HybridMode::Off,
+                Hybrid::Auto => HybridMode::Auto,
+                Hybrid::Rows(rows) => HybridMode::Rows(rows),
+            },
+            dense_bytes: 4 * plan::dense_parameters(config),
+            wire_bytes: if config.comm.compress == CompressChoice::Bf16 { 2 } else { 4 },
+            replicated_limit_bytes: Some(replicated_limit(config)),
+            merge: match config.comm.deduplicate {
+                DeduplicateChoice::Auto => None,
+                DeduplicateChoice::Off => Some(Merge::Off),
+                DeduplicateChoice::Rank => Some(Merge::Rank),
+                DeduplicateChoice::Node => Some(Merge::Node),
+            },
+            exchange: match config.comm.exchange {
+                ExchangeChoice::Auto => None,
+                ExchangeChoice::Flat => Some(Exchange::Flat),
+                ExchangeChoice::Hierarchical => Some(Exchange::Hierarchical),
+            },
+            ids: match config.comm.ids {
+                IdsChoice::Auto => None,
+                IdsChoice::Exchange => Some(IdSource::Exchange),
+                IdsChoice::Known => Some(IdSource::Known),
+            },
+            ..SplitOptions::new(&specs, Cluster::new(&nodes), step, &optimizer)
+        };
+        let split = split(statistics, &costs(config)?, &options)
+            .map_err(|error| failed("the rows cannot be split", error))?;
+        let partition = Partition::new(&specs, config.run.ranks, split.placements.clone())
+            .map_err(|error| failed("the rows cannot be placed", error))?;
+        Ok(Self { partition: Arc::new(partition), split: Some(split) })
+    }
+
+    /// `config` with what it left to cost decided.
+    pub fn decide(&self, config: &Config) -> Config {
+        let mut config = config.clone();
+        let Some(split) = &self.split else { return config };
+        let comm = &mut config.comm;
+        comm.deduplicate = match split.variant.merge {
+            Merge::Off => DeduplicateChoice::Off,
+            Merge::Rank => DeduplicateChoice::Rank,
+            Merge::Node => DeduplicateChoice::Node,
+        };
+        comm.exchange = match split.variant.exchange {
+            Exchange::Flat => ExchangeChoice::Flat,
+            Exchange::Hierarchical => ExchangeChoice::Hierarchical,
+        };
+        comm.ids = match split.variant.ids {
+            IdSource::Exchange => IdsChoice::Exchange,
+            IdSource::Known => IdsChoice::Known,
+        };
+        config
+    }
+}
+
+/// Counts the rows of batches that lie in memory.
+pub fn statistics_of(config: &Config, table_rows: &[u64], batches: &[Batch]) -> Statistics {
+    let mut collector = Collector::new(&table_specs(config, table_rows), &StatisticsOptions::default());
+    for batch in batches {
+        count(&mut collector, batch);
+    }
+    collector.finish()
+}
+
+/// Counts the rows of one batch.
+pub fn count(collector: &mut Collector, batch: &Batch) {
+    for (table, bags) in batch.sparse.iter().enumerate() {
+        collector.add(table, &bags.values);
+    }
+    collector.end_batch(batch.num_samples);
+}
+
+/// Ranks of one node, where the configuration alone decides.
+fn node_size(config: &Config) -> usize {
+    local_topology(config).node_size(0)
+}
+
+/// Bytes of one rank that replicated rows may take.
+fn replicated_limit(config: &Config) -> u64 {
+    match config.hybrid.max_replicated_bytes {
+        0 => Machine::detect().usable_bytes() / 4 / config.run.ranks as u64,
+        bytes => bytes,
+    }
+}
+
+/// Measured costs, or the defaults of the transport.
+fn costs(config: &Config) -> Result<Costs> {
+    let Some(path) = &config.hybrid.latency_table else {
+        return Ok(match config.run.transport {
+            TransportChoice::Tcp => Costs::tcp(),
+            _ => Costs::local(),
+        });
+    };
+    let text = std::fs::read_to_string(path).map_err(|source| Error::Io {
+        action: "read",
+        path: path.clone(),
+        source,
+    })?;
+    toml::from_str(&text).map_err(|error| {
+        Error::config("hybrid.latency_table", format!("{}: {}", path.display(), error.message()))
+    })
+}
