@@ -51,25 +51,59 @@ impl InitialValues {
 
     /// Fills `out`, rows of `dim` elements, with the values of the rows `row_of(0)`, `row_of(1)`, …
     pub fn fill_rows(&self, dim: usize, row_of: impl Fn(u64) -> u64, out: &mut [f32]) {
-        for (index, row) in (0..).zip(out.chunks_exact_mut(dim)) {
-            self.fill(row_of(index) * dim as u64, row);
+        if self.are_zero() {
+            return out.fill(0.0);
         }
+        let groups_of_row = dim / 4;
+        if !dim.is_multiple_of(4) || groups_of_row > COUNTERS {
+            for (index, row) in (0..).zip(out.chunks_exact_mut(dim)) {
+                self.fill(row_of(index) * dim as u64, row);
+            }
+            return;
+        }
+        // Counters of as many whole rows as the buffer takes, worked on side by side.
+        let mut counters = [0; COUNTERS];
+        let rows_at_once = COUNTERS / groups_of_row;
+        for (first, rows) in (0..).step_by(rows_at_once).zip(out.chunks_mut(rows_at_once * dim)) {
+            let num_rows = rows.len() / dim;
+            for (row, counters) in (first..).zip(counters.chunks_exact_mut(groups_of_row).take(num_rows)) {
+                let counter = row_of(row) * groups_of_row as u64;
+                counters.iter_mut().zip(counter..).for_each(|(to, counter)| *to = counter);
+            }
+            fill_counters(&self.rng, &counters[..num_rows * groups_of_row], self.bound, rows);
+        }
+    }
+}
+
+/// Counters that [`InitialValues::fill_rows`] works on at once.
+const COUNTERS: usize = 512;
+
+/// The values of one group of lanes, by its counters.
+#[inline(always)]
+fn fill_lanes(rng: &CounterRng, counter_of: impl Fn(usize) -> u64, bound: f32, values: &mut [f32]) {
+    let scale = bound - -bound;
+    let mut words = [[0_u32; 4]; LANES];
+    for (lane, words) in words.iter_mut().enumerate() {
+        *words = rng.bits(counter_of(lane));
+    }
+    for (value, word) in values.iter_mut().zip(words.as_flattened()) {
+        *value = -bound + scale * ((word >> 8) as f32 * (1.0 / (1 << 24) as f32));
     }
 }
 
 vectorized! {
     /// Whole groups of `4 · LANES` elements, from counter `first_counter` on; what is left over stays untouched.
     fn fill_groups(rng: &CounterRng, first_counter: u64, bound: f32, out: &mut [f32]) {
-        let scale = bound - -bound;
         for (group, values) in out.chunks_exact_mut(4 * LANES).enumerate() {
             let counter = first_counter + (group * LANES) as u64;
-            let mut words = [[0_u32; 4]; LANES];
-            for (lane, words) in words.iter_mut().enumerate() {
-                *words = rng.bits(counter + lane as u64);
-            }
-            for (value, word) in values.iter_mut().zip(words.as_flattened()) {
-                *value = -bound + scale * ((word >> 8) as f32 * (1.0 / (1 << 24) as f32));
-            }
+            fill_lanes(rng, |lane| counter + lane as u64, bound, values);
+        }
+    }
+
+    /// Four values for each of `counters`.
+    fn fill_counters(rng: &CounterRng, counters: &[u64], bound: f32, out: &mut [f32]) {
+        for (counters, values) in counters.chunks(LANES).zip(out.chunks_mut(4 * LANES)) {
+            fill_lanes(rng, |lane| counters[lane.min(counters.len() - 1)], bound, values);
         }
     }
 }
@@ -89,6 +123,24 @@ mod tests {
             let mut part = vec![9.0; len];
             values.fill(first as u64, &mut part);
             assert_eq!(part, whole[first..first + len], "elements {first}+{len}");
+        }
+    }
+
+    /// Rows in any order, and dims that fill groups of lanes or do not: what `fill` says of each row.
+    #[test]
+    fn rows_one_by_one_are_the_same_values() {
+        for dim in [1, 4, 5, 16, 20, 128, 2052] {
+            let values = InitialValues::new(&TableSpec::new("t", 1 << 40, dim), 7, 3);
+            let row_of = |index: u64| (index * 0x0004_0001 + 5) % (1 << 34);
+            for rows in [0, 1, 3, 150] {
+                let mut out = vec![9.0; rows * dim];
+                values.fill_rows(dim, row_of, &mut out);
+                for (index, row) in (0..).zip(out.chunks(dim)) {
+                    let mut expected = vec![0.0; dim];
+                    values.fill(row_of(index) * dim as u64, &mut expected);
+                    assert_eq!(row, expected, "row {index} of dim {dim}");
+                }
+            }
         }
     }
 
