@@ -1,8 +1,12 @@
 //! The slow, obvious version: what every op of this room is measured against.
 //!
-//! One object holds everything; a row is a list of numbers in a map, a bag is a list of row indices, and each stage is a
+//! One object holds everything (many ranks: [`OracleRanks`]); a row is a list of numbers in a map, a bag is a list of row indices, and each stage is a
 //! few lines that say what the op computes. Sums are f32 in the order that the ops promise, so results are compared bit
 //! for bit; [`OracleTable::exact_gradients`] is the f64 sum for bounds.
+
+mod ranks;
+
+pub use ranks::{OracleBags, OracleRanks, Request};
 
 use crate::init::InitialValues;
 use crate::table::{Pooling, TableSpec};
@@ -124,13 +128,18 @@ impl OracleTable {
     /// One optimiser step on each row that occurs.
     pub fn update(&mut self, bags: &Bags, d_vectors: &[Vec<f32>], step: &Step, sum_blocks: usize) {
         let optimizer = self.optimizer;
-        for (index, gradient) in self.gradients(bags, d_vectors, sum_blocks) {
-            let row = self.row(index);
-            let mut states = row.states.iter_mut();
-            let first = states.next().map_or(&mut [][..], |state| state);
-            let second = states.next().map_or(&mut [][..], |state| state);
-            optimizer.apply(step, &mut row.weights, first, second, &gradient);
+        for (row, gradient) in self.gradients(bags, d_vectors, sum_blocks) {
+            self.step(row, &gradient, &optimizer, step);
         }
+    }
+
+    /// One optimiser step on one row.
+    fn step(&mut self, row: u64, gradient: &[f32], optimizer: &Optimizer, step: &Step) {
+        let row = self.row(row);
+        let mut states = row.states.iter_mut();
+        let first = states.next().map_or(&mut [][..], |state| state);
+        let second = states.next().map_or(&mut [][..], |state| state);
+        optimizer.apply(step, &mut row.weights, first, second, gradient);
     }
 }
 

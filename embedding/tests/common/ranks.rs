@@ -86,6 +86,7 @@ pub struct Traffic {
     pub received: Vec<Vec<f32>>,
     pub gradients: Vec<Vec<f32>>,
     pub arrived: Vec<Vec<f32>>,
+    pub blocks: Vec<Vec<f32>>,
     pub frequent: Vec<f32>,
 }
 
@@ -321,6 +322,7 @@ impl Ranks {
         }
         let arrived = self.bring_gradients(&traffic.gradients);
         traffic.arrived = arrived.clone();
+        traffic.blocks = blocks.clone();
         traffic.frequent = headlong_embedding::oracle::tree_sum(blocks);
         for (rank, set) in self.sets.iter().enumerate() {
             let route = &self.routes[rank];
