@@ -3,7 +3,7 @@
 use crate::topology::Rank;
 
 /// An error of this room. It can be cloned: every rank, and every call after the first failure, gets the same one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum CommError {
     /// A peer did not come to an operation in time.
@@ -96,4 +96,4 @@ impl CommError {
 }
 
 /// A result of this room.
-pub type Result<T> = std::result::Result<T, CommError>;
+pub type Result<T, E = CommError> = std::result::Result<T, E>;

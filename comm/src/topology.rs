@@ -1,7 +1,9 @@
 //! Which rank lives on which node.
 
 /// One of the workers that train one model together, counted from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct Rank(pub usize);
 
 impl std::fmt::Display for Rank {

@@ -12,6 +12,7 @@
 
 pub mod local;
 pub mod sim;
+pub mod tcp;
 
 use crate::error::{CommError, Result};
 use crate::operation;

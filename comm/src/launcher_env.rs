@@ -1,0 +1,311 @@
+//! What the launcher says: rank, number of ranks, where rank 0 is.
+//!
+//! [`parse`] is a pure function over a map of variables, so that every launcher can be tested as data; [`read`] is the only
+//! place of the project that looks at the process's environment for it. Nothing read here changes a result: it decides who a
+//! process is, never what it computes.
+//!
+//! The first complete set wins: our own (`headlong launch`, or by hand), torchrun's names, Open MPI, MPICH and its family
+//! (PMI), PMIx, Slurm. A set that is half there, or says two things, is an error that names the variables; a set that lost to
+//! an earlier one is mentioned in [`Launch::remarks`]. Source: `notes/comm.md` section 6.1.
+
+mod slurm;
+#[cfg(test)]
+mod tests;
+mod variables;
+
+use crate::error::{CommError, Result};
+use crate::topology::Rank;
+use std::collections::BTreeMap;
+use variables::{LauncherVariables, Variables};
+
+/// Port of the rendezvous where nothing else says one and no job id tells jobs apart.
+pub const DEFAULT_PORT: u16 = 29577;
+
+/// Who has started this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Launcher {
+    /// `headlong launch`, or `HEADLONG_RANK` and `HEADLONG_WORLD_SIZE` set by hand.
+    Headlong,
+    /// torchrun, or anything that uses its names (Kubeflow's PyTorchJob).
+    Torchrun,
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// MPICH, Hydra, Intel MPI, Cray PALS.
+    Pmi,
+    /// A launcher that speaks PMIx only.
+    Pmix,
+    /// `srun`.
+    Slurm,
+}
+
+impl Launcher {
+    /// The name for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Launcher::Headlong => "headlong launch",
+            Launcher::Torchrun => "torchrun",
+            Launcher::OpenMpi => "Open MPI",
+            Launcher::Pmi => "PMI (MPICH, Intel MPI)",
+            Launcher::Pmix => "PMIx",
+            Launcher::Slurm => "Slurm",
+        }
+    }
+}
+
+/// Where the job's secret is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum SecretSource {
+    /// Nowhere: the rendezvous keeps other jobs and strangers apart by the job's id alone.
+    None,
+    /// The variable itself.
+    Value(String),
+    /// A file that only its owner may read.
+    File(String),
+}
+
+impl std::fmt::Debug for SecretSource {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SecretSource::None => out.write_str("None"),
+            SecretSource::Value(_) => out.write_str("Value(not shown)"),
+            SecretSource::File(path) => write!(out, "File({path:?})"),
+        }
+    }
+}
+
+/// A process's place in its job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// Whose variables were used.
+    pub launcher: Launcher,
+    /// Who this process is.
+    pub rank: Rank,
+    /// How many ranks the job has.
+    pub world_size: usize,
+    /// Which of the ranks of its machine this is, where the launcher says so.
+    pub local_rank: Option<usize>,
+    /// How many ranks this machine has, where the launcher says so.
+    pub local_size: Option<usize>,
+    /// Host name or address at which rank 0 can be reached.
+    pub master_host: String,
+    /// Port of the rendezvous.
+    pub master_port: u16,
+    /// Name of the job; the same on all of its ranks.
+    pub job: String,
+    /// Where the secret is.
+    pub secret: SecretSource,
+    /// What a careful user wants to know: sets that were ignored, values that were derived.
+    pub remarks: Vec<String>,
+}
+
+/// Reads the environment of this process. `None`: nobody has launched it as one of several ranks.
+///
+/// # Errors
+/// Those of [`parse`].
+pub fn read() -> Result<Option<Launch>> {
+    let all = std::env::vars_os();
+    let text = all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    parse(&text.collect())
+}
+
+/// Finds the launcher's set in `environment`. `None`: there is no launcher.
+///
+/// # Errors
+/// [`CommError::Setting`]: a set that is half there, contradicts itself or does not say where rank 0 is.
+pub fn parse(environment: &BTreeMap<String, String>) -> Result<Option<Launch>> {
+    let variables = Variables::new(environment);
+    let mut found: Option<Found> = None;
+    let mut remarks = Vec::new();
+    for (launcher, names) in variables::SETS {
+        match (read_set(&variables, *launcher, names)?, &found) {
+            (Some(set), None) => found = Some(set),
+            (Some(set), Some(winner)) => remarks.push(ignored(&set, winner)),
+            (None, _) => {}
+        }
+    }
+    match (read_slurm(&variables, &mut remarks)?, &found) {
+        (Some(set), None) => found = Some(set),
+        (Some(set), Some(winner)) => remarks.push(ignored(&set, winner)),
+        (None, _) => {}
+    }
+    match found {
+        Some(set) => finish(&variables, set, remarks).map(Some),
+        None => variables.refuse_orphans().map(|()| None),
+    }
+}
+
+/// One launcher's set, before addresses.
+struct Found {
+    launcher: Launcher,
+    rank: usize,
+    world_size: usize,
+    local: Option<(usize, usize)>,
+    names: (&'static str, &'static str),
+}
+
+fn ignored(set: &Found, winner: &Found) -> String {
+    let (name, winner_name) = (set.launcher.name(), winner.launcher.name());
+    let differs = (set.rank, set.world_size) != (winner.rank, winner.world_size);
+    let said =
+        if differs { format!(" (they say rank {} of {})", set.rank, set.world_size) } else { String::new() };
+    format!("variables of {name} are present{said}; those of {winner_name} win")
+}
+
+/// Reads one launcher's set; `None` where its rank is not given.
+fn read_set(
+    variables: &Variables,
+    launcher: Launcher,
+    names: &'static LauncherVariables,
+) -> Result<Option<Found>> {
+    let size_name = names.world_size;
+    let Some(rank) = variables.number(names.rank)? else {
+        // A world size alone says nothing: torchrun's name is also set by hand beside other launchers. Our own local rank
+        // alone is a mistake.
+        let own = names.local.iter().filter(|_| launcher == Launcher::Headlong);
+        let orphan = own.map(|(local_rank, _)| *local_rank).find(|name| variables.text(name).is_some());
+        return orphan.map_or(Ok(None), |name| Err(half_set(name, names.rank)));
+    };
+    let size = match variables.number(size_name)? {
+        Some(size) => size,
+        None if launcher == Launcher::Pmix => return Ok(None),
+        None => return Err(half_set(names.rank, size_name)),
+    };
+    check_below(names.rank, rank, size_name, size)?;
+    let mut local = None;
+    for (local_rank, local_size) in names.local {
+        if let Some((_, count)) = variables.pair(local_rank, local_size)? {
+            check_local_size(local_size, count, size_name, size)?;
+            local = local.or(variables.pair(local_rank, local_size)?);
+        }
+    }
+    Ok(Some(Found { launcher, rank, world_size: size, local, names: (names.rank, size_name) }))
+}
+
+fn half_set(present: &str, missing: &str) -> CommError {
+    let reason = format!("is not set, but {present} is: either set both, or unset both to run alone");
+    CommError::Setting { setting: missing.into(), reason }
+}
+
+fn check_local_size(name: &str, local_size: usize, size_name: &str, size: usize) -> Result<()> {
+    if local_size <= size {
+        return Ok(());
+    }
+    let reason = format!(
+        "is {local_size}, more than {size_name} = {size}: a machine cannot have more ranks than the job"
+    );
+    Err(CommError::Setting { setting: name.into(), reason })
+}
+
+fn check_below(rank_name: &str, rank: usize, size_name: &str, size: usize) -> Result<()> {
+    if rank < size {
+        return Ok(());
+    }
+    let reason = format!("is {rank}, but {size_name} is {size}: ranks are counted from 0");
+    Err(CommError::Setting { setting: rank_name.into(), reason })
+}
+
+/// Slurm's set. Only inside a step: a batch script without `srun` sees the job's variables, but is alone.
+fn read_slurm(variables: &Variables, remarks: &mut Vec<String>) -> Result<Option<Found>> {
+    let names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
+    let Some(rank) = variables.number(names.0)? else { return Ok(None) };
+    let (Some(size), Some(_)) = (variables.number(names.1)?, variables.text("SLURM_STEP_ID")) else {
+        if variables.number("SLURM_NTASKS")?.is_some_and(|tasks| tasks > 1) {
+            remarks.push(
+                "a Slurm job of several tasks, but this process was not started by srun: it runs alone"
+                    .into(),
+            );
+        }
+        return Ok(None);
+    };
+    check_below(names.0, rank, names.1, size)?;
+    let local_size = slurm::tasks_on_node(variables)?;
+    let local = variables.number("SLURM_LOCALID")?.zip(local_size);
+    if let Some((local_rank, local_size)) = local {
+        check_below("SLURM_LOCALID", local_rank, "SLURM_STEP_TASKS_PER_NODE", local_size)?;
+    }
+    Ok(Some(Found { launcher: Launcher::Slurm, rank, world_size: size, local, names }))
+}
+
+/// Adds address, port, job and secret.
+fn finish(variables: &Variables, set: Found, mut remarks: Vec<String>) -> Result<Launch> {
+    let job = variables::job_name(variables, set.launcher);
+    let master_host = master_host(variables, &set)?;
+    let master_port = master_port(variables, &set, &job, &mut remarks)?;
+    let secret = match (variables.text("HEADLONG_SECRET"), variables.text("HEADLONG_SECRET_FILE")) {
+        (Some(_), Some(_)) => {
+            let reason = "is set beside HEADLONG_SECRET: which one is it?".into();
+            return Err(CommError::Setting { setting: "HEADLONG_SECRET_FILE".into(), reason });
+        }
+        (Some(value), None) => SecretSource::Value(value.into()),
+        (None, Some(path)) => SecretSource::File(path.into()),
+        (None, None) => SecretSource::None,
+    };
+    Ok(Launch {
+        launcher: set.launcher,
+        rank: Rank(set.rank),
+        world_size: set.world_size,
+        local_rank: set.local.map(|(rank, _)| rank),
+        local_size: set.local.map(|(_, size)| size),
+        master_host,
+        master_port,
+        job: job.unwrap_or_else(|| "job".into()),
+        secret,
+        remarks,
+    })
+}
+
+/// Where rank 0 is: said, or known because all ranks are here, or the first node of a Slurm step.
+fn master_host(variables: &Variables, set: &Found) -> Result<String> {
+    if let Some(host) = variables.text("HEADLONG_MASTER_ADDR").or(variables.text("MASTER_ADDR")) {
+        return Ok(host.trim_matches(['[', ']']).to_string());
+    }
+    if set.world_size == 1 || set.local.is_some_and(|(_, local_size)| local_size == set.world_size) {
+        return Ok("127.0.0.1".into());
+    }
+    if set.launcher == Launcher::Slurm {
+        return slurm::first_host(variables);
+    }
+    let name = if set.launcher == Launcher::Torchrun { "MASTER_ADDR" } else { "HEADLONG_MASTER_ADDR" };
+    let (rank, size) = set.names;
+    let reason = format!(
+        "is not set, and {} ({rank}, {size}) does not say on which machine rank 0 runs: set it to that machine's name or address on all ranks",
+        set.launcher.name()
+    );
+    Err(CommError::Setting { setting: name.into(), reason })
+}
+
+/// The port: said, or derived from the job's id so that two jobs do not meet.
+fn master_port(
+    variables: &Variables,
+    set: &Found,
+    job: &Option<String>,
+    remarks: &mut Vec<String>,
+) -> Result<u16> {
+    if let Some(port) = variables.port("HEADLONG_MASTER_PORT")? {
+        return Ok(port);
+    }
+    let torch_port = variables.port("MASTER_PORT")?;
+    let agent_listens = set.launcher == Launcher::Torchrun
+        && variables
+            .text("TORCHELASTIC_USE_AGENT_STORE")
+            .is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let port = match (torch_port, job) {
+        (Some(port), _) if !agent_listens => return Ok(port),
+        (Some(port), job) => derived_port(&format!("{port} {}", job.as_deref().unwrap_or(""))),
+        (None, Some(job)) => derived_port(job),
+        (None, None) => DEFAULT_PORT,
+    };
+    let why = match torch_port {
+        Some(taken) => format!("torchrun's own store listens at {taken}"),
+        None => "no port is set".into(),
+    };
+    remarks.push(format!("{why}: the rendezvous is at port {port}; HEADLONG_MASTER_PORT sets another"));
+    Ok(port)
+}
+
+/// A port between 20000 and 29999 by FNV-1a: the same on all ranks, different for most jobs.
+fn derived_port(text: &str) -> u16 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    20_000 + (hash % 10_000) as u16
+}

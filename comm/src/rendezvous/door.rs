@@ -1,0 +1,241 @@
+//! A door: accepts connections, makes each prove itself, and drops whoever does not, in bounded memory and without a thread.
+//!
+//! Nobody who has not proven to know the secret gets more than one fixed HELLO, one small buffer and a few seconds. When the
+//! room is full, the guest who has been silent longest makes place. Whoever is dropped is counted, never answered.
+
+use super::handshake::{self, CLAIM_BYTES, Claims, MAGIC, Purpose, Session};
+use super::proof::{self, Nonce, Secret};
+use crate::error::Result;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Guests that are heard at the same time.
+const MAX_GUESTS: usize = 256;
+/// Connections taken from the system's queue before the guests are heard again.
+const ACCEPTS_PER_TURN: usize = 64;
+/// A guest who has been here this long may be sent away for another when the room is full.
+const SHORTEST_STAY: Duration = Duration::from_millis(50);
+
+/// Those who were not let in.
+#[derive(Debug, Clone, Default)]
+pub struct Strangers {
+    /// How many.
+    pub count: u64,
+    /// How many of them sent a whole claim with a proof that does not fit: a wrong secret, most likely.
+    pub wrong_proofs: u64,
+    /// Address of the last one.
+    pub last: Option<SocketAddr>,
+}
+
+impl std::fmt::Display for Strangers {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(last) = self.last else { return out.write_str("no strangers") };
+        write!(out, "{} strangers dropped, the last from {last}", self.count)?;
+        match self.wrong_proofs {
+            0 => Ok(()),
+            wrong => write!(
+                out,
+                "; {wrong} of them with a proof that does not fit: is the secret the same everywhere?"
+            ),
+        }
+    }
+}
+
+struct Guest {
+    stream: TcpStream,
+    address: SocketAddr,
+    nonce: Nonce,
+    since: Instant,
+    frame: [u8; CLAIM_BYTES],
+    received: usize,
+}
+
+/// A guest who has proven to know the secret; whether its claims are welcome is the caller's business.
+pub struct Proven {
+    /// The connection, not blocking.
+    pub stream: TcpStream,
+    /// Where it comes from.
+    pub address: SocketAddr,
+    /// For the verdict.
+    pub session: Session,
+    /// What it says it is.
+    pub claims: Claims,
+}
+
+impl Proven {
+    /// Tells the guest that it is in, or why not. A guest that cannot be told is not the caller's problem.
+    pub fn answer(&self, secret: &Secret, refusal: Option<&str>) {
+        let frame = self.session.verdict(secret, refusal);
+        // A verdict is smaller than any socket's buffer: one call takes it whole, or the connection is gone.
+        let _ = rustix::net::send(&self.stream, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+}
+
+/// What became of a guest.
+enum Fate {
+    Waits,
+    Proven(Box<(Session, Claims)>),
+    Stranger { wrong_proof: bool },
+}
+
+/// A listening socket and the guests in front of it.
+pub struct Door {
+    listener: TcpListener,
+    purpose: Purpose,
+    secret: Secret,
+    patience: Duration,
+    guests: Vec<Guest>,
+    strangers: Strangers,
+}
+
+impl Door {
+    /// Opens the door on a listener; a guest has `patience` to prove itself.
+    ///
+    /// # Errors
+    /// When the listener cannot be made non-blocking.
+    pub fn new(
+        listener: TcpListener,
+        purpose: Purpose,
+        secret: Secret,
+        patience: Duration,
+    ) -> std::io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, purpose, secret, patience, guests: Vec::new(), strangers: Strangers::default() })
+    }
+
+    /// Those who were not let in so far.
+    pub fn strangers(&self) -> &Strangers {
+        &self.strangers
+    }
+
+    /// What to wait for: the listener and each guest.
+    pub fn descriptors<'a>(&'a self, into: &mut Vec<PollFd<'a>>) {
+        into.push(PollFd::new(&self.listener, PollFlags::IN));
+        into.extend(self.guests.iter().map(|guest| PollFd::new(&guest.stream, PollFlags::IN)));
+    }
+
+    /// Waits until somebody stirs at the door, one of `others` does, or `longest` is over.
+    pub fn wait(&self, others: &[&TcpStream], longest: Duration) {
+        let mut descriptors = Vec::with_capacity(1 + self.guests.len() + others.len());
+        self.descriptors(&mut descriptors);
+        descriptors.extend(others.iter().map(|stream| PollFd::new(*stream, PollFlags::IN)));
+        let time = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        // An interrupted or failed wait only means that the caller looks earlier.
+        let _ = poll(&mut descriptors, Some(&time));
+    }
+
+    /// Accepts, listens, drops. Returns those who have just proven themselves. Never blocks.
+    ///
+    /// # Errors
+    /// When the system has no random bytes.
+    pub fn turn(&mut self) -> Result<Vec<Proven>> {
+        let mut proven = Vec::new();
+        self.hear(&mut proven);
+        self.accept()?;
+        self.hear(&mut proven);
+        Ok(proven)
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        for _ in 0..ACCEPTS_PER_TURN {
+            if self.guests.len() == MAX_GUESTS && !self.make_place() {
+                return Ok(());
+            }
+            match self.listener.accept() {
+                Ok((stream, address)) => self.welcome(stream, address)?,
+                Err(error) if is_out_of_descriptors(&error) => {
+                    // Without a free descriptor nobody could come in: the longest silent one goes.
+                    if !self.make_place() {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    return Ok(());
+                }
+                // Nobody there, or somebody who has left already.
+                Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, stream: TcpStream, address: SocketAddr) -> Result<()> {
+        let nonce = proof::nonce()?;
+        let hello = handshake::hello(self.purpose, &nonce);
+        let usable = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_ok();
+        let told = rustix::net::send(&stream, &hello, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        if !usable || told != Ok(hello.len()) {
+            self.count(address, false);
+            return Ok(());
+        }
+        let since = Instant::now();
+        self.guests.push(Guest { stream, address, nonce, since, frame: [0; CLAIM_BYTES], received: 0 });
+        Ok(())
+    }
+
+    /// Sends the guest away who has been here longest, if long enough.
+    fn make_place(&mut self) -> bool {
+        let oldest = self.guests.iter().enumerate().min_by_key(|(_, guest)| guest.since);
+        let Some((place, _)) = oldest.filter(|(_, guest)| guest.since.elapsed() >= SHORTEST_STAY) else {
+            return false;
+        };
+        let guest = self.guests.swap_remove(place);
+        self.count(guest.address, false);
+        true
+    }
+
+    fn count(&mut self, address: SocketAddr, wrong_proof: bool) {
+        self.strangers.count += 1;
+        self.strangers.wrong_proofs += u64::from(wrong_proof);
+        self.strangers.last = Some(address);
+    }
+
+    fn hear(&mut self, proven: &mut Vec<Proven>) {
+        let mut place = 0;
+        while place < self.guests.len() {
+            let fate = self.guests[place].listen(self.purpose, &self.secret, self.patience);
+            match fate {
+                Fate::Waits => place += 1,
+                Fate::Stranger { wrong_proof } => {
+                    let guest = self.guests.swap_remove(place);
+                    self.count(guest.address, wrong_proof);
+                }
+                Fate::Proven(who) => {
+                    let (session, claims) = *who;
+                    let Guest { stream, address, .. } = self.guests.swap_remove(place);
+                    proven.push(Proven { stream, address, session, claims });
+                }
+            }
+        }
+    }
+}
+
+impl Guest {
+    fn listen(&mut self, purpose: Purpose, secret: &Secret, patience: Duration) -> Fate {
+        let room = &mut self.frame[self.received..];
+        match rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Fate::Stranger { wrong_proof: false },
+            Ok((received, _)) => self.received += received,
+            Err(Errno::AGAIN | Errno::INTR) if self.since.elapsed() < patience => return Fate::Waits,
+            Err(_) => return Fate::Stranger { wrong_proof: false },
+        }
+        let known = self.received.min(MAGIC.len());
+        if self.frame[..known] != MAGIC[..known] {
+            return Fate::Stranger { wrong_proof: false };
+        }
+        if self.received < CLAIM_BYTES {
+            let late = self.since.elapsed() >= patience;
+            return if late { Fate::Stranger { wrong_proof: false } } else { Fate::Waits };
+        }
+        match handshake::read_claim(&self.frame, secret, purpose, &self.nonce) {
+            Some(who) => Fate::Proven(Box::new(who)),
+            None => Fate::Stranger { wrong_proof: true },
+        }
+    }
+}
+
+fn is_out_of_descriptors(error: &std::io::Error) -> bool {
+    let number = error.raw_os_error().unwrap_or(0);
+    number == libc::EMFILE || number == libc::ENFILE
+}

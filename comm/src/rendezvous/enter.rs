@@ -1,0 +1,97 @@
+//! The other ranks' side: find rank 0, prove oneself, wait for the table.
+
+use super::handshake::{Claims, Purpose};
+use super::proof::Secret;
+use super::visit::Visit;
+use super::{JoinOptions, Joined, as_link, data_listener, system};
+use crate::error::{CommError, Result};
+use crate::topology::Rank;
+use crate::transport::tcp::control_frame::{Control, FrameReader};
+use crate::transport::tcp::health::Link;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Joins as a rank other than 0.
+///
+/// # Errors
+/// As [`super::join`].
+pub fn enter(options: &JoinOptions, secret: &Secret) -> Result<Joined> {
+    let launch = &options.launch;
+    let deadline = Instant::now() + options.deadlines.rendezvous;
+    let mut listener: Option<TcpListener> = None;
+    let mut claims = |stream: &TcpStream| -> Result<Claims> {
+        // The data port is opened at the address that leads to rank 0: the right one of several networks.
+        let here = stream.local_addr().map_err(|error| system("asking for an own address", &error))?.ip();
+        let data = match listener.take() {
+            Some(known) if known.local_addr().is_ok_and(|address| address.ip() == here) => known,
+            _ => data_listener(here)?,
+        };
+        let address = data.local_addr().map_err(|error| system("asking for an own address", &error))?;
+        listener = Some(data);
+        Ok(Claims { data_port: address.port(), ..options.claims() })
+    };
+    let visit = Visit {
+        host: &launch.master_host,
+        port: launch.master_port,
+        name: "rank 0",
+        purpose: Purpose::Rendezvous,
+        rank: launch.rank.0,
+        secret,
+        deadline,
+        patience: options.deadlines.guest,
+    };
+    let welcome = visit.pay(&mut claims, &|| Ok(()))?;
+    let link = as_link(Rank(0), welcome.stream)?;
+    let mut reader = FrameReader::default();
+    // Rank 0 names who is missing when its deadline passes; this one is only for a rank 0 that does not.
+    let patience = options.deadlines.rendezvous + options.deadlines.silence;
+    let table = wait_for_table(options, &link, &mut reader, patience)?;
+    let Control::Table { epoch, peers, node_of } = table else { unreachable!("only a table ends the wait") };
+    if peers.len() != launch.world_size || node_of.len() != launch.world_size {
+        let reason =
+            format!("rank 0 has sent a table of {} ranks, expected {}", peers.len(), launch.world_size);
+        return Err(CommError::Rendezvous { reason });
+    }
+    let data_listener = listener.take().expect("a rank that was admitted has claimed a data port");
+    let (links, readers, rank_0) = (vec![link], vec![reader], welcome.address.ip());
+    Ok(Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, door: None })
+}
+
+/// Waits until rank 0 sends the table, says why there is no job, or falls silent.
+fn wait_for_table(
+    options: &JoinOptions,
+    link: &Link,
+    reader: &mut FrameReader,
+    longest: Duration,
+) -> Result<Control> {
+    let (begin, mut heard) = (Instant::now(), Instant::now());
+    let rank = options.launch.rank;
+    let late = |waited: Duration| CommError::Timeout {
+        culprit: Rank(0),
+        seen_by: rank,
+        operation: "the rendezvous".into(),
+        sequence: 0,
+        waited_ms: waited.as_millis() as u64,
+    };
+    loop {
+        let time = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        let _ = poll(&mut [PollFd::new(&link.stream, PollFlags::IN)], Some(&time));
+        reader.receive(&link.stream);
+        while let Some(frame) = reader.next_frame() {
+            heard = Instant::now();
+            match frame {
+                Control::Table { .. } => return Ok(frame),
+                Control::Abort { error } => return Err(error),
+                _ => {}
+            }
+        }
+        if let Some(reason) = reader.end() {
+            let reason = format!("{reason} while the job came together");
+            return Err(CommError::PeerLost { culprit: Rank(0), seen_by: rank, reason });
+        }
+        if heard.elapsed() >= options.deadlines.silence || begin.elapsed() >= longest {
+            return Err(late(heard.elapsed()));
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Rank 0's side: open the door, judge who comes, give everybody the table.
+
+use super::door::{Door, Proven};
+use super::handshake::{Claims, Purpose};
+use super::proof::Secret;
+use super::{JoinOptions, Joined, as_link, data_listener, machine, proof, system};
+use crate::error::{CommError, Result};
+use crate::launcher_env::Launch;
+use crate::topology::{Rank, Topology};
+use crate::transport::tcp::control_frame::{Control, FrameReader, PeerAddress};
+use crate::transport::tcp::health::Link;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::time::{Duration, Instant};
+
+/// A port that is used may be the last job's, which is just ending.
+const PORT_PATIENCE: Duration = Duration::from_secs(3);
+/// How long the door stays open to tell those still to come that there will be no job.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+/// How often the user hears who is missing.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// A rank that has come.
+struct Arrival {
+    link: Link,
+    reader: FrameReader,
+    address: SocketAddr,
+    claims: Claims,
+}
+
+/// What to do with a guest.
+enum Judgement {
+    Admit,
+    /// Not this one; the others go on.
+    Refuse(String),
+    /// The job cannot start any more, because of this one.
+    GiveUp(String),
+}
+
+/// Rank 0 while ranks come.
+struct Gathering<'a> {
+    options: &'a JoinOptions<'a>,
+    secret: &'a Secret,
+    own: Claims,
+    door: Door,
+    arrivals: Vec<Option<Arrival>>,
+}
+
+/// Waits for all ranks.
+///
+/// # Errors
+/// As [`super::join`].
+pub fn gather(options: &JoinOptions, secret: &Secret) -> Result<Joined> {
+    let (listener, ip) = open(&options.launch, options.deadlines.rendezvous)?;
+    let door = Door::new(listener, Purpose::Rendezvous, secret.clone(), options.deadlines.guest)
+        .map_err(|error| system("opening the rendezvous", &error))?;
+    let arrivals = (0..options.launch.world_size).map(|_| None).collect();
+    let mut gathering = Gathering { options, secret, own: options.claims(), door, arrivals };
+    match gathering.wait_for_all() {
+        Ok(()) => gathering.send_table(ip),
+        Err(error) => Err(gathering.give_up(error)),
+    }
+}
+
+/// Opens the rendezvous at the one address that the job's ranks are told.
+fn open(launch: &Launch, longest: Duration) -> Result<(TcpListener, IpAddr)> {
+    let begin = Instant::now();
+    loop {
+        let error = match try_open(launch) {
+            Ok(open) => return Ok(open),
+            Err(error) => error,
+        };
+        // A name may not be known yet, and a port not be free yet; everything else will not get better.
+        let patience = match error.kind() {
+            ErrorKind::AddrInUse => PORT_PATIENCE.min(longest),
+            ErrorKind::AddrNotAvailable | ErrorKind::InvalidInput => Duration::ZERO,
+            _ => longest,
+        };
+        if begin.elapsed() >= patience {
+            return Err(explain(launch, &error));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn try_open(launch: &Launch) -> std::io::Result<(TcpListener, IpAddr)> {
+    let (host, port) = (launch.master_host.as_str(), launch.master_port);
+    let mut last = std::io::Error::new(ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        let has_other_machines = launch.local_size.is_some_and(|local| local < launch.world_size);
+        if address.ip().is_loopback() && has_other_machines {
+            last = std::io::Error::new(ErrorKind::InvalidInput, "a loopback address");
+            continue;
+        }
+        match TcpListener::bind(address) {
+            Ok(listener) => return Ok((listener, address.ip())),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn explain(launch: &Launch, error: &std::io::Error) -> CommError {
+    let (host, port) = (&launch.master_host, launch.master_port);
+    let what = format!("rank 0 cannot open the rendezvous at {host}:{port}");
+    let reason = match error.kind() {
+        ErrorKind::AddrInUse => {
+            format!("the port is already used by another process; `ss -ltnp 'sport = :{port}'` shows whose it is, HEADLONG_MASTER_PORT chooses another")
+        }
+        ErrorKind::AddrNotAvailable => {
+            "this is not an address of this machine: MASTER_ADDR must be the machine of rank 0".into()
+        }
+        ErrorKind::InvalidInput => {
+            "this machine takes that name for a loopback address, at which other machines cannot reach it: set MASTER_ADDR to its address in the network".into()
+        }
+        _ => error.to_string(),
+    };
+    CommError::System { what, reason }
+}
+
+impl Gathering<'_> {
+    fn wait_for_all(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        let (mut next_word, mut next_progress) = (begin, begin + PROGRESS);
+        while !self.missing().is_empty() {
+            let streams: Vec<&TcpStream> =
+                self.arrivals.iter().flatten().map(|arrival| &arrival.link.stream).collect();
+            self.door.wait(&streams, Duration::from_millis(50).min(self.options.deadlines.heartbeat));
+            for guest in self.door.turn()? {
+                self.receive(guest)?;
+            }
+            self.look_after_arrivals()?;
+            let now = Instant::now();
+            if now >= next_word {
+                next_word = now + self.options.deadlines.heartbeat;
+                self.tell(&Control::Wait);
+            }
+            if now >= next_progress {
+                next_progress = now + PROGRESS;
+                self.report(begin.elapsed());
+            }
+            if begin.elapsed() >= self.options.deadlines.rendezvous {
+                return Err(self.too_late(begin.elapsed()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ranks that have not come.
+    fn missing(&self) -> Vec<usize> {
+        (1..self.arrivals.len()).filter(|rank| self.arrivals[*rank].is_none()).collect()
+    }
+
+    fn missing_text(&self) -> String {
+        let missing: Vec<String> = self.missing().iter().map(usize::to_string).collect();
+        let noun = if missing.len() == 1 { "rank" } else { "ranks" };
+        format!("{noun} {}", missing.join(", "))
+    }
+
+    fn report(&self, waited: Duration) {
+        let Some(progress) = self.options.progress else { return };
+        let (size, missing) = (self.arrivals.len(), self.missing());
+        let hint = if missing.len() + 1 == size { "; were they started?" } else { "" };
+        progress(&format!(
+            "waiting for {} since {} s ({} of {size} are here; {}){hint}",
+            self.missing_text(),
+            waited.as_secs(),
+            size - missing.len(),
+            self.door.strangers()
+        ));
+    }
+
+    fn too_late(&self, waited: Duration) -> CommError {
+        let seconds = waited.as_secs_f64();
+        let reason = format!(
+            "{} of {} did not come within {seconds:.1} s ({})",
+            self.missing_text(),
+            self.arrivals.len(),
+            self.door.strangers()
+        );
+        CommError::Rendezvous { reason }
+    }
+
+    fn receive(&mut self, guest: Proven) -> Result<()> {
+        match self.judge(&guest.claims) {
+            Judgement::Admit => self.admit(guest),
+            Judgement::Refuse(reason) => {
+                guest.answer(self.secret, Some(&reason));
+                if let Some(progress) = self.options.progress {
+                    progress(&format!(
+                        "rank {} from {} was refused: {reason}",
+                        guest.claims.rank, guest.address
+                    ));
+                }
+                Ok(())
+            }
+            Judgement::GiveUp(reason) => {
+                guest.answer(self.secret, Some(&reason));
+                Err(CommError::Refused { rank: guest.claims.rank.to_string(), reason })
+            }
+        }
+    }
+
+    fn judge(&self, claims: &Claims) -> Judgement {
+        let own = &self.own;
+        let rank = claims.rank;
+        if claims.job_hash != own.job_hash {
+            return Judgement::Refuse(format!(
+                "it belongs to job `{}`; here is job `{}`",
+                claims.job, own.job
+            ));
+        }
+        if claims.build != own.build {
+            return Judgement::GiveUp(format!("it runs build {}, rank 0 runs {}", claims.build, own.build));
+        }
+        if claims.world_size != own.world_size {
+            let (its, ours) = (claims.world_size, own.world_size);
+            return Judgement::GiveUp(format!("it expects a job of {its} ranks, rank 0 one of {ours}"));
+        }
+        let taken = match self.arrivals.get(rank as usize) {
+            None => {
+                return Judgement::GiveUp(format!("there is no rank {rank} in a job of {}", own.world_size));
+            }
+            Some(_) if rank == 0 => Some("rank 0 itself".to_string()),
+            Some(place) => place.as_ref().map(|arrival| format!("a process at {}", arrival.address.ip())),
+        };
+        if let Some(by) = taken {
+            return Judgement::Refuse(format!(
+                "rank {rank} is already there, it is {by}: two processes have one rank"
+            ));
+        }
+        if claims.config != own.config {
+            let reason = format!(
+                "its configuration differs from rank 0's (fingerprints {} and {}): all ranks need the same settings",
+                short(&claims.config),
+                short(&own.config)
+            );
+            return Judgement::GiveUp(reason);
+        }
+        Judgement::Admit
+    }
+
+    fn admit(&mut self, guest: Proven) -> Result<()> {
+        guest.answer(self.secret, None);
+        let rank = guest.claims.rank as usize;
+        let Proven { stream, address, claims, .. } = guest;
+        let link = as_link(Rank(rank), stream)?;
+        self.arrivals[rank] = Some(Arrival { link, reader: FrameReader::default(), address, claims });
+        Ok(())
+    }
+
+    /// A rank that has come and is gone again will not come back by itself: waiting for it would help nobody.
+    fn look_after_arrivals(&mut self) -> Result<()> {
+        for arrival in self.arrivals.iter_mut().flatten() {
+            arrival.reader.receive(&arrival.link.stream);
+            if let Some(reason) = arrival.reader.end() {
+                let reason = format!("{reason} while the job came together");
+                return Err(CommError::PeerLost { culprit: arrival.link.peer, seen_by: Rank(0), reason });
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, frame: &Control) {
+        for Arrival { link, .. } in self.arrivals.iter_mut().flatten() {
+            let outbox = link.outbox.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+            outbox.send(&link.stream, frame);
+        }
+    }
+
+    fn send_table(mut self, ip: IpAddr) -> Result<Joined> {
+        let data_listener = data_listener(ip)?;
+        let port =
+            data_listener.local_addr().map_err(|error| system("asking for an own address", &error))?.port();
+        let arrived =
+            |arrival: &Arrival| (Some(arrival.address.ip()), arrival.claims.data_port, arrival.claims.host);
+        let rows =
+            self.arrivals.iter().map(|place| place.as_ref().map_or((None, port, self.own.host), arrived));
+        let (peers, hosts): (Vec<PeerAddress>, Vec<[u8; 32]>) =
+            rows.map(|(ip, port, host)| (PeerAddress { ip, port }, host)).unzip();
+        let node_of = match self.options.ranks_per_node {
+            0 => machine::nodes_of(&hosts),
+            each => {
+                let topology = Topology::with_ranks_per_node(hosts.len(), each);
+                topology.ranks().map(|rank| topology.node_of(rank)).collect()
+            }
+        };
+        let random = proof::nonce()?;
+        let epoch = u32::from_le_bytes([random[0], random[1], random[2], random[3]]).max(1);
+        self.tell(&Control::Table { epoch, peers: peers.clone(), node_of: node_of.clone() });
+        let here = self.arrivals.into_iter().flatten();
+        let (links, readers) = here.map(|arrival| (arrival.link, arrival.reader)).unzip();
+        Ok(Joined { epoch, peers, node_of, links, readers, rank_0: ip, data_listener, door: Some(self.door) })
+    }
+
+    /// Tells everybody, also those who are still to come, that there will be no job.
+    fn give_up(&mut self, error: CommError) -> CommError {
+        self.tell(&Control::Abort { error: error.clone() });
+        let text = format!("there will be no job: {error}");
+        let mut told: Vec<usize> =
+            self.arrivals.iter().flatten().map(|arrival| arrival.link.peer.0).collect();
+        if let CommError::Refused { rank, .. } = &error {
+            told.extend(rank.parse::<usize>());
+        }
+        let begin = Instant::now();
+        let timed_out = matches!(error, CommError::Rendezvous { .. });
+        while !timed_out && told.len() + 1 < self.arrivals.len() && begin.elapsed() < LAST_WORDS {
+            self.door.wait(&[], Duration::from_millis(50));
+            for guest in self.door.turn().unwrap_or_default() {
+                guest.answer(self.secret, Some(&text));
+                told.push(guest.claims.rank as usize);
+            }
+        }
+        error
+    }
+}
+
+fn short(fingerprint: &[u8; 32]) -> String {
+    fingerprint[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,202 @@
+//! How the processes of a job find each other: one door at rank 0, at which every rank proves that it knows the job's secret.
+//!
+//! A rank says which rank of how many it is, of which job and build, and a fingerprint of its configuration. Whoever does not
+//! fit is refused by name; a mistake that leaves the job no way to start ends it for all ranks at once, with the culprit's
+//! name. Strangers are dropped, counted and never answered. When all are there, rank 0 gives everybody the table of who is
+//! where; its connections stay open as the control channel, and the door stays too, to tell latecomers why they are not let in.
+
+pub mod door;
+mod enter;
+mod gather;
+pub mod handshake;
+mod machine;
+pub mod proof;
+pub mod visit;
+
+use crate::error::{CommError, Result};
+use crate::launcher_env::Launch;
+use crate::topology::{Rank, Topology};
+use crate::transport::tcp::control::ControlThread;
+use crate::transport::tcp::control_frame::{FrameReader, PeerAddress};
+use crate::transport::tcp::health::{Health, Link};
+use crate::transport::tcp::mesh::Meeting;
+use crate::transport::tcp::{Parts, TcpTransport};
+use door::Door;
+use handshake::Claims;
+use proof::Secret;
+use sha2::{Digest as _, Sha256};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Number of the protocol between ranks; it changes with every change of a frame.
+pub const PROTOCOL: u32 = 1;
+
+/// How long anything may take. Nothing waits without one of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadlines {
+    /// For all ranks to come.
+    pub rendezvous: Duration,
+    /// For one step of an operation, and for all ranks to say goodbye.
+    pub operation: Duration,
+    /// Between two signs of life.
+    pub heartbeat: Duration,
+    /// Without a sign of life, a rank counts as stopped.
+    pub silence: Duration,
+    /// For somebody who has connected to prove who it is, and for one answer of a door.
+    pub guest: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            rendezvous: Duration::from_secs(300),
+            operation: Duration::from_secs(120),
+            heartbeat: Duration::from_secs(1),
+            silence: Duration::from_secs(5),
+            guest: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a process says and wants to know when it joins its job.
+pub struct JoinOptions<'a> {
+    /// Who it is, from [`launcher_env`](crate::launcher_env).
+    pub launch: Launch,
+    /// Fingerprint of everything that must be equal on all ranks.
+    pub config_fingerprint: [u8; 32],
+    /// Version of the program; must be equal on all ranks.
+    pub build: String,
+    /// Ranks on each node, numbered node by node; 0: ranks that see the same machine share a node.
+    pub ranks_per_node: usize,
+    /// Deadlines.
+    pub deadlines: Deadlines,
+    /// Is told every ten seconds who is still missing.
+    pub progress: Option<&'a dyn Fn(&str)>,
+}
+
+impl JoinOptions<'_> {
+    /// The defaults: this build, nodes as found, default deadlines, silent.
+    pub fn new(launch: Launch, config_fingerprint: [u8; 32]) -> Self {
+        Self {
+            launch,
+            config_fingerprint,
+            build: env!("CARGO_PKG_VERSION").into(),
+            ranks_per_node: 0,
+            deadlines: Deadlines::default(),
+            progress: None,
+        }
+    }
+
+    fn claims(&self) -> Claims {
+        Claims {
+            rank: self.launch.rank.0 as u32,
+            world_size: self.launch.world_size as u32,
+            epoch: 0,
+            data_port: 0,
+            job_hash: Sha256::digest(&self.launch.job).into(),
+            job: self.launch.job.clone(),
+            build: format!("{} (protocol {PROTOCOL})", self.build),
+            config: self.config_fingerprint,
+            host: machine::identity(),
+        }
+    }
+}
+
+/// What both sides of the rendezvous end with.
+struct Joined {
+    epoch: u32,
+    peers: Vec<PeerAddress>,
+    node_of: Vec<usize>,
+    links: Vec<Link>,
+    readers: Vec<FrameReader>,
+    rank_0: IpAddr,
+    data_listener: TcpListener,
+    door: Option<Door>,
+}
+
+/// Joins this process's job: returns when all ranks are there and connected.
+///
+/// # Errors
+/// [`CommError::Refused`] this rank does not fit; [`CommError::Rendezvous`] the job did not come together, with the missing
+/// ranks or the culprit; [`CommError::PeerLost`] and [`CommError::Timeout`] a rank has ended or stopped meanwhile;
+/// [`CommError::System`] a port that is already used; [`CommError::Setting`] an address or secret that cannot be used.
+pub fn join(options: &JoinOptions) -> Result<Arc<TcpTransport>> {
+    let launch = &options.launch;
+    let secret = Secret::load(&launch.secret, &launch.job)?;
+    let mut remarks = launch.remarks.clone();
+    if !secret.is_real() && launch.world_size > 1 {
+        remarks.push(
+            "no secret is set: any process that can reach the rendezvous can join; HEADLONG_SECRET or HEADLONG_SECRET_FILE sets one"
+                .into(),
+        );
+    }
+    if launch.world_size == 1 {
+        return alone(options, remarks);
+    }
+    let joined = match launch.rank {
+        Rank(0) => gather::gather(options, &secret)?,
+        _ => enter::enter(options, &secret)?,
+    };
+    connect(options, &secret, joined, remarks)
+}
+
+fn alone(options: &JoinOptions, remarks: Vec<String>) -> Result<Arc<TcpTransport>> {
+    let health = Arc::new(Health::new(Rank(0), 1, Vec::new(), options.deadlines.heartbeat)?);
+    let (topology, deadlines) = (Topology::single(), options.deadlines);
+    Ok(Arc::new(TcpTransport::new(Parts { health, topology, epoch: 0, deadlines, control: None, remarks })))
+}
+
+/// Starts the control thread, then meets the peers.
+fn connect(
+    options: &JoinOptions,
+    secret: &Secret,
+    joined: Joined,
+    remarks: Vec<String>,
+) -> Result<Arc<TcpTransport>> {
+    let Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, door } = joined;
+    let (rank, deadlines) = (options.launch.rank, options.deadlines);
+    let health = Arc::new(Health::new(rank, peers.len(), links, deadlines.heartbeat)?);
+    let door = door.map(|door| (door, secret.clone()));
+    let thread = ControlThread::new(Arc::clone(&health), deadlines, readers, door);
+    let control = std::thread::Builder::new()
+        .name("comm-control".into())
+        .spawn(|| thread.run())
+        .map_err(|error| system("starting the control thread", &error))?;
+    let topology = Topology::from_node_of(node_of);
+    // Note: from here on an early return drops the transport, which tells the others.
+    let parts =
+        Parts { health: Arc::clone(&health), topology, epoch, deadlines, control: Some(control), remarks };
+    let transport = TcpTransport::new(parts);
+    let meeting = Meeting {
+        health: &health,
+        listener: data_listener,
+        peers: &peers,
+        rank_0,
+        secret,
+        epoch,
+        job_hash: options.claims().job_hash,
+        longest: deadlines.rendezvous.min(Duration::from_secs(30)),
+        patience: deadlines.guest,
+    };
+    match meeting.meet() {
+        Ok(streams) => health.set_data(streams),
+        Err(error) => return Err(health.fail(error)),
+    }
+    Ok(Arc::new(transport))
+}
+
+/// A listener for peers' messages, at the one address that the others reach this rank at.
+fn data_listener(ip: IpAddr) -> Result<TcpListener> {
+    TcpListener::bind((ip, 0)).map_err(|error| system(&format!("opening a data port at {ip}"), &error))
+}
+
+fn system(what: &str, error: &std::io::Error) -> CommError {
+    CommError::System { what: what.into(), reason: error.to_string() }
+}
+
+/// Prepares a connection for the control channel.
+fn as_link(peer: Rank, stream: TcpStream) -> Result<Link> {
+    stream.set_nonblocking(true).map_err(|error| system("preparing a control connection", &error))?;
+    Ok(Link { peer, stream, outbox: Default::default() })
+}

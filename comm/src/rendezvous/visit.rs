@@ -1,0 +1,193 @@
+//! The guest's side: connect to a door and prove oneself, again and again until a deadline.
+
+use super::handshake::{self, Claims, HELLO_BYTES, Purpose, Session, VERDICT_BYTES};
+use super::proof::{self, Secret};
+use crate::error::{CommError, Result};
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::time::{Duration, Instant};
+
+/// A door that closes without a word after this many complete proofs does not know our secret.
+const PROOFS_BEFORE_GIVING_UP: u32 = 5;
+/// First and longest pause between two attempts.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// Whom to visit and until when.
+pub struct Visit<'a> {
+    /// Host and port.
+    pub host: &'a str,
+    /// Port.
+    pub port: u16,
+    /// What the door is called in messages: `rank 0`.
+    pub name: &'a str,
+    /// Which door.
+    pub purpose: Purpose,
+    /// Who visits.
+    pub rank: usize,
+    /// What to prove.
+    pub secret: &'a Secret,
+    /// When to give up.
+    pub deadline: Instant,
+    /// Longest wait for one answer.
+    pub patience: Duration,
+}
+
+/// Why one attempt came to nothing.
+enum Failure {
+    /// Not there yet, or lost: try again.
+    Again(String),
+    /// Closed after our proof, without a word.
+    Unproven,
+    /// It will not get better.
+    Final(CommError),
+}
+
+/// A connection on which both sides have proven themselves.
+pub struct Welcome {
+    /// The connection, blocking.
+    pub stream: TcpStream,
+    /// Where it was found.
+    pub address: SocketAddr,
+}
+
+impl Visit<'_> {
+    /// Visits until admitted. `claims` says what this rank is, given the connection; it is asked anew for each attempt.
+    /// `check` ends the attempts early.
+    ///
+    /// # Errors
+    /// [`CommError::Refused`] with the host's reason; [`CommError::Rendezvous`] when the deadline passes.
+    pub fn pay(
+        &self,
+        claims: &mut dyn FnMut(&TcpStream) -> Result<Claims>,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<Welcome> {
+        let mut pause = PAUSES.0;
+        let mut unproven = 0;
+        loop {
+            check()?;
+            let last = match self.try_all(claims) {
+                Ok(welcome) => return Ok(welcome),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Unproven) => {
+                    unproven += 1;
+                    "it closed the connection after this rank's proof".to_string()
+                }
+                Err(Failure::Again(reason)) => reason,
+            };
+            if unproven == PROOFS_BEFORE_GIVING_UP {
+                return Err(self.wrong_secret());
+            }
+            if Instant::now() + pause >= self.deadline {
+                return Err(self.unreachable(&last));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    fn wrong_secret(&self) -> CommError {
+        let reason = format!(
+            "{} at {}:{} does not accept this rank's proof: the secrets differ, or another job listens there",
+            self.name, self.host, self.port
+        );
+        CommError::Refused { rank: self.rank.to_string(), reason }
+    }
+
+    fn unreachable(&self, last: &str) -> CommError {
+        CommError::Rendezvous {
+            reason: format!("{} at {}:{} cannot be reached: {last}", self.name, self.host, self.port),
+        }
+    }
+
+    /// Every address of the host, in the resolver's order.
+    fn try_all(&self, claims: &mut dyn FnMut(&TcpStream) -> Result<Claims>) -> Result<Welcome, Failure> {
+        let again = |error: io::Error| Failure::Again(error.to_string());
+        let addresses: Vec<SocketAddr> = (self.host, self.port).to_socket_addrs().map_err(again)?.collect();
+        let mut last = Failure::Again("the name has no address".into());
+        for address in addresses {
+            match self.try_one(address, claims) {
+                Err(Failure::Again(reason)) => last = Failure::Again(reason),
+                done => return done,
+            }
+        }
+        Err(last)
+    }
+
+    fn try_one(
+        &self,
+        address: SocketAddr,
+        claims: &mut dyn FnMut(&TcpStream) -> Result<Claims>,
+    ) -> Result<Welcome, Failure> {
+        let again = |error: io::Error| Failure::Again(error.to_string());
+        let left = self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let patience = self.patience.min(left);
+        let mut stream = TcpStream::connect_timeout(&address, patience).map_err(again)?;
+        if stream.local_addr().ok() == Some(address) {
+            // The system may connect a local port to itself where nobody listens.
+            return Err(Failure::Again("nobody listens there".into()));
+        }
+        stream.set_nodelay(true).map_err(again)?;
+        stream.set_write_timeout(Some(patience)).map_err(again)?;
+        let until = Instant::now() + patience;
+        let mut hello = [0; HELLO_BYTES];
+        read_until(&mut stream, &mut hello, until).map_err(silence)?;
+        let Some(host_nonce) = handshake::read_hello(&hello, self.purpose) else {
+            return Err(Failure::Again(
+                "something else listens there: it does not speak this protocol".into(),
+            ));
+        };
+        let guest_nonce = proof::nonce().map_err(Failure::Final)?;
+        let session = Session { purpose: self.purpose, host_nonce, guest_nonce };
+        let claims = claims(&stream).map_err(Failure::Final)?;
+        stream.write_all(&session.claim(self.secret, &claims)).map_err(again)?;
+        self.hear_verdict(&mut stream, &session, until)?;
+        stream.set_read_timeout(None).map_err(again)?;
+        Ok(Welcome { stream, address })
+    }
+
+    fn hear_verdict(&self, stream: &mut TcpStream, session: &Session, until: Instant) -> Result<(), Failure> {
+        let closed = |error: io::Error| match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => silence(error),
+            _ => Failure::Unproven,
+        };
+        let mut head = [0; VERDICT_BYTES];
+        read_until(stream, &mut head, until).map_err(closed)?;
+        let length = Session::verdict_text_length(&head)
+            .ok_or_else(|| Failure::Again("something else listens there".into()))?;
+        let mut text = vec![0; length];
+        read_until(stream, &mut text, until).map_err(closed)?;
+        match session.read_verdict(self.secret, &head, &text) {
+            Ok(()) => Ok(()),
+            Err(Some(reason)) => {
+                Err(Failure::Final(CommError::Refused { rank: self.rank.to_string(), reason }))
+            }
+            Err(None) => Err(Failure::Final(self.wrong_secret())),
+        }
+    }
+}
+
+fn silence(error: io::Error) -> Failure {
+    Failure::Again(match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "it listens, but says nothing".into(),
+        _ => error.to_string(),
+    })
+}
+
+/// Fills `room` before `until`: a host that sends a byte now and then does not stretch the time.
+pub fn read_until(stream: &mut TcpStream, room: &mut [u8], until: Instant) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < room.len() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut room[filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(received) => filled += received,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

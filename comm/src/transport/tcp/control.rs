@@ -1,0 +1,224 @@
+//! The control channel: a star around rank 0, served by one thread per rank.
+//!
+//! Every second a rank tells rank 0, and rank 0 tells everybody, that it lives, where it is and for whom it waits. A closed
+//! connection without a goodbye is a dead process; silence is a stopped process or a dead machine. Rank 0 decides what the
+//! job's first error is and tells everybody; if rank 0 itself is gone, everybody sees that on the own connection.
+
+use super::control_frame::{Control, FrameReader};
+use super::health::Health;
+use crate::error::CommError;
+use crate::rendezvous::Deadlines;
+use crate::rendezvous::door::{Door, Proven};
+use crate::rendezvous::proof::Secret;
+use crate::topology::Rank;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::net::Shutdown;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the last words may take to leave.
+const LAST_WORDS: Duration = Duration::from_millis(400);
+/// How long a report of a lost connection waits for this rank's own discovery of who died.
+const GRACE: Duration = Duration::from_millis(150);
+
+/// What the thread keeps of one link.
+struct Line {
+    reader: FrameReader,
+    heard: Instant,
+    heartbeats: u64,
+    ended: bool,
+}
+
+/// The control thread's whole state.
+pub struct ControlThread {
+    health: Arc<Health>,
+    deadlines: Deadlines,
+    lines: Vec<Line>,
+    /// Rank 0 keeps its door: whoever comes late learns why it is not let in.
+    door: Option<(Door, Secret)>,
+    suspicions: Vec<(Instant, CommError)>,
+    next_heartbeat: Instant,
+}
+
+impl ControlThread {
+    /// A thread for the links of `health`. `readers` hold what has come already.
+    pub fn new(
+        health: Arc<Health>,
+        deadlines: Deadlines,
+        readers: Vec<FrameReader>,
+        door: Option<(Door, Secret)>,
+    ) -> Self {
+        let now = Instant::now();
+        let line = |reader| Line { reader, heard: now, heartbeats: 0, ended: false };
+        let lines = readers.into_iter().map(line).collect();
+        Self { health, deadlines, lines, door, suspicions: Vec::new(), next_heartbeat: now }
+    }
+
+    /// Serves until told to stop; then sends the last words and ends, in bounded time.
+    pub fn run(mut self) {
+        let mut expected = Instant::now();
+        while !self.health.is_stopping() {
+            let now = Instant::now();
+            if now.saturating_duration_since(expected) > self.deadlines.heartbeat {
+                // This process itself was stopped or starved: nobody's silence counts.
+                self.lines.iter_mut().for_each(|line| line.heard = now);
+            }
+            self.beat(now);
+            self.listen();
+            self.judge_suspicions();
+            self.judge_silence();
+            self.answer_door();
+            let pause = self.pause();
+            expected = Instant::now() + pause;
+            self.wait(pause);
+        }
+        self.leave();
+    }
+
+    fn pause(&self) -> Duration {
+        let now = Instant::now();
+        let due = self.suspicions.iter().map(|(due, _)| *due).chain([self.next_heartbeat]).min();
+        let until_due = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now));
+        // A guest's deadline has to be looked at too.
+        until_due.clamp(Duration::from_millis(1), Duration::from_millis(250))
+    }
+
+    fn wait(&self, longest: Duration) {
+        let links = self.health.links();
+        let mut descriptors = vec![PollFd::new(self.health.wake_descriptor(), PollFlags::IN)];
+        for (link, line) in links.iter().zip(&self.lines) {
+            let outbox = link.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+            let wanted = if outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+            if !line.ended {
+                descriptors.push(PollFd::new(&link.stream, wanted));
+            }
+        }
+        if let Some((door, _)) = &self.door {
+            door.descriptors(&mut descriptors);
+        }
+        let time = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        // An interrupted wait only means looking earlier.
+        let _ = poll(&mut descriptors, Some(&time));
+        let _ = rustix::io::read(self.health.wake_descriptor(), &mut [0_u8; 8]);
+    }
+
+    fn beat(&mut self, now: Instant) {
+        if now >= self.next_heartbeat {
+            self.next_heartbeat = now + self.deadlines.heartbeat;
+            if !self.health.is_over() {
+                self.health.tell(&self.health.heartbeat());
+            }
+        }
+        self.flush();
+    }
+
+    fn flush(&self) {
+        for link in self.health.links() {
+            link.outbox.lock().unwrap_or_else(PoisonError::into_inner).flush(&link.stream);
+        }
+    }
+
+    fn listen(&mut self) {
+        for place in 0..self.lines.len() {
+            let health = Arc::clone(&self.health);
+            let link = &health.links()[place];
+            if self.lines[place].ended {
+                continue;
+            }
+            self.lines[place].reader.receive(&link.stream);
+            while let Some(frame) = self.lines[place].reader.next_frame() {
+                self.lines[place].heard = Instant::now();
+                self.obey(place, link.peer, frame);
+            }
+            let end = self.lines[place].reader.end().map(str::to_string);
+            if let Some(reason) = end {
+                self.lines[place].ended = true;
+                if !health.is_over() && !health.has_said_goodbye(link.peer) {
+                    health.fail(health.lost(link.peer, reason));
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, place: usize, peer: Rank, frame: Control) {
+        match frame {
+            Control::Heartbeat { sequence, waiting_for } => {
+                self.lines[place].heartbeats += 1;
+                self.health.note_heartbeat(peer, sequence, waiting_for);
+            }
+            Control::Report { error, suspicion: true } => {
+                let pause = if matches!(error, CommError::PeerLost { .. }) { GRACE } else { Duration::ZERO };
+                self.suspicions.push((Instant::now() + pause, error));
+            }
+            Control::Report { error, .. } | Control::Abort { error } => {
+                self.health.fail(error);
+            }
+            Control::Goodbye => self.health.note_goodbye(peer),
+            Control::Farewell => self.health.note_farewell(),
+            // Words of the rendezvous that is over.
+            Control::Wait | Control::Table { .. } => {}
+        }
+    }
+
+    fn judge_suspicions(&mut self) {
+        let now = Instant::now();
+        let due: Vec<CommError> =
+            self.suspicions.extract_if(.., |(due, _)| *due <= now).map(|(_, error)| error).collect();
+        for error in due {
+            let error = self.health.resolve(error);
+            self.health.fail(error);
+        }
+    }
+
+    fn judge_silence(&mut self) {
+        if self.health.is_over() || self.health.has_failed() {
+            return;
+        }
+        for (line, link) in self.lines.iter().zip(self.health.links()) {
+            let silent = line.heard.elapsed();
+            if silent >= self.deadlines.silence && !line.ended && !self.health.has_said_goodbye(link.peer) {
+                self.health.fail(self.health.late(link.peer, "heartbeat", line.heartbeats + 1, silent));
+                return;
+            }
+        }
+    }
+
+    fn answer_door(&mut self) {
+        let Some((door, secret)) = &mut self.door else { return };
+        let Ok(proven) = door.turn() else { return };
+        for guest in proven {
+            guest.answer(secret, Some(&late_answer(&guest)));
+        }
+    }
+
+    /// The last words must arrive: closing a connection on which something unread lies would take them back.
+    fn leave(mut self) {
+        let until = Instant::now() + LAST_WORDS;
+        self.door = None;
+        let mut shut = vec![false; self.lines.len()];
+        while Instant::now() < until && self.lines.iter().any(|line| !line.ended) {
+            for ((link, line), shut) in self.health.links().iter().zip(&mut self.lines).zip(&mut shut) {
+                let mut outbox = link.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+                outbox.flush(&link.stream);
+                if outbox.is_empty() && !*shut {
+                    *shut = true;
+                    let _ = link.stream.shutdown(Shutdown::Write);
+                }
+                line.reader.receive(&link.stream);
+                while line.reader.next_frame().is_some() {}
+                line.ended |= line.reader.end().is_some();
+            }
+            if self.lines.iter().any(|line| !line.ended) {
+                self.wait(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+fn late_answer(guest: &Proven) -> String {
+    let claims = &guest.claims;
+    format!(
+        "the job is running, all its ranks have come: a second rank {} (job `{}`) has no place in it",
+        claims.rank, claims.job
+    )
+}

@@ -1,0 +1,216 @@
+//! What travels on a control connection once both sides have proven themselves: a length and one JSON value.
+
+use crate::error::CommError;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, TcpStream};
+
+/// Longest frame. The table of 4,096 ranks takes a quarter of it.
+const MAX_FRAME: usize = 1 << 20;
+
+/// One rank in the table of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerAddress {
+    /// Where rank 0 sees it; none for rank 0 itself, which everybody has found already.
+    pub ip: Option<IpAddr>,
+    /// Port of its data door.
+    pub port: u16,
+}
+
+/// A word between a rank and rank 0.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Control {
+    /// Rank 0 still waits for others.
+    Wait,
+    /// All are there: who is where.
+    Table {
+        /// Number of this coming-together.
+        epoch: u32,
+        /// By rank.
+        peers: Vec<PeerAddress>,
+        /// The node of each rank.
+        node_of: Vec<usize>,
+    },
+    /// A sign of life.
+    Heartbeat {
+        /// Operation the sender is in, or was in last.
+        sequence: u64,
+        /// The peer it waits for, if it waits.
+        waiting_for: Option<usize>,
+    },
+    /// A rank has found an error.
+    Report {
+        /// What it found.
+        error: CommError,
+        /// It has seen only what another rank's failure looks like from there; rank 0 knows more.
+        suspicion: bool,
+    },
+    /// The job has failed.
+    Abort {
+        /// Its first error.
+        error: CommError,
+    },
+    /// The sender needs nobody any more.
+    Goodbye,
+    /// Nobody needs anybody any more.
+    Farewell,
+}
+
+impl Control {
+    /// Length and JSON.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 4];
+        serde_json::to_writer(&mut bytes, self).expect("control frames are plain data, written to memory");
+        let length = (bytes.len() - 4) as u32;
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        bytes
+    }
+}
+
+/// Frames that have come in part.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    bytes: Vec<u8>,
+    /// The connection's end has been seen, for this reason.
+    ended: Option<String>,
+}
+
+impl FrameReader {
+    /// Takes what has come, without waiting.
+    pub fn receive(&mut self, stream: &TcpStream) {
+        let mut room = [0; 4096];
+        while self.ended.is_none() && self.bytes.len() < MAX_FRAME + 4 {
+            match rustix::net::recv(stream, &mut room, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => self.ended = Some("its control connection closed without a goodbye".into()),
+                Ok((received, _)) => self.bytes.extend_from_slice(&room[..received]),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(error) => self.ended = Some(format!("its control connection broke: {error}")),
+            }
+        }
+    }
+
+    /// The next whole frame.
+    pub fn next_frame(&mut self) -> Option<Control> {
+        let length = u32::from_le_bytes(*self.bytes.first_chunk::<4>()?) as usize;
+        if length > MAX_FRAME {
+            self.spoil(format!("a control frame of {length} bytes, at most {MAX_FRAME} are allowed"));
+            return None;
+        }
+        let frame = self.bytes.get(4..4 + length)?;
+        match serde_json::from_slice(frame) {
+            Ok(control) => {
+                self.bytes.drain(..4 + length);
+                Some(control)
+            }
+            Err(error) => {
+                self.spoil(format!("a control frame that makes no sense: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Why nothing more will come, once all whole frames have been taken.
+    pub fn end(&self) -> Option<&str> {
+        self.ended.as_deref()
+    }
+
+    fn spoil(&mut self, reason: String) {
+        self.bytes.clear();
+        self.ended = Some(format!("it sent {reason}"));
+    }
+}
+
+/// What waits to be sent on one control connection.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+}
+
+impl Outbox {
+    /// Sends as much as the system takes now. A connection that is gone is the reader's discovery, not ours.
+    pub fn flush(&mut self, stream: &TcpStream) {
+        while !self.bytes.is_empty() {
+            match rustix::net::send(stream, &self.bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(sent) => drop(self.bytes.drain(..sent)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => self.bytes.clear(),
+            }
+        }
+    }
+
+    /// Sends a frame after all earlier ones, or keeps it for the next [`Outbox::flush`]. A peer that has stopped reading
+    /// gets no more once a megabyte waits for it: it is about to be found dead.
+    pub fn send(&mut self, stream: &TcpStream, frame: &Control) {
+        if self.bytes.len() < MAX_FRAME {
+            self.bytes.extend(frame.to_bytes());
+        }
+        self.flush(stream);
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Rank;
+    use std::io::Write as _;
+    use std::net::TcpListener;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (one, listener.accept().unwrap().0)
+    }
+
+    fn wait_for(reader: &mut FrameReader, stream: &TcpStream) -> Option<Control> {
+        for _ in 0..2000 {
+            reader.receive(stream);
+            let frame = reader.next_frame();
+            if frame.is_some() || reader.end().is_some() {
+                return frame;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("nothing came");
+    }
+
+    #[test]
+    fn frames_come_whole_and_in_order_and_the_end_comes_last() {
+        let (here, there) = pair();
+        let error = CommError::Aborted { culprit: Rank(3), reason: "\u{1f4a5} bad row".into() };
+        let frames = [
+            Control::Heartbeat { sequence: u64::MAX, waiting_for: Some(2) },
+            Control::Abort { error },
+            Control::Farewell,
+        ];
+        let mut outbox = Outbox::default();
+        frames.iter().for_each(|frame| outbox.send(&here, frame));
+        assert!(outbox.is_empty());
+        drop(here);
+        let mut reader = FrameReader::default();
+        for frame in frames {
+            assert_eq!(wait_for(&mut reader, &there), Some(frame));
+        }
+        assert_eq!(wait_for(&mut reader, &there), None);
+        assert!(reader.end().is_some_and(|end| end.contains("closed without a goodbye")));
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_or_senseless_ends_the_connection() {
+        for (bytes, words) in [(&[0xff; 8][..], "at most"), (&[2, 0, 0, 0, b'{', b'x'][..], "makes no sense")]
+        {
+            let (mut here, there) = pair();
+            here.write_all(bytes).unwrap();
+            let mut reader = FrameReader::default();
+            assert_eq!(wait_for(&mut reader, &there), None);
+            assert!(reader.end().is_some_and(|end| end.contains(words)), "{:?}", reader.end());
+        }
+    }
+}

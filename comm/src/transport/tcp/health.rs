@@ -1,0 +1,370 @@
+//! The state of a job as one rank sees it: its first error, who waits for whom, who has said goodbye.
+
+use super::control_frame::{Control, Outbox};
+use crate::error::{CommError, Result};
+use crate::topology::Rank;
+use rustix::fd::OwnedFd;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a lost data connection waits for the control channel to say what really happened.
+const GRACE: Duration = Duration::from_millis(200);
+/// How long a rank waits for rank 0's verdict on its suspicion.
+const VERDICT: Duration = Duration::from_secs(1);
+const NOBODY: usize = usize::MAX;
+
+/// A control connection: to rank 0, or from it.
+pub struct Link {
+    /// Who is at the other end.
+    pub peer: Rank,
+    /// The connection.
+    pub stream: TcpStream,
+    /// What waits to be sent.
+    pub outbox: Mutex<Outbox>,
+}
+
+/// What a rank does, as it last said.
+pub struct Status {
+    sequence: AtomicU64,
+    waiting_for: AtomicUsize,
+    heard_ms: AtomicU64,
+}
+
+/// How a job ends.
+#[derive(Default)]
+struct Ending {
+    first: Option<CommError>,
+    said_goodbye: bool,
+    goodbyes: Vec<Rank>,
+    farewell: bool,
+}
+
+/// Shared by the thread that computes and the thread of the control channel.
+pub struct Health {
+    rank: Rank,
+    num_ranks: usize,
+    start: Instant,
+    /// A status older than this says nothing.
+    fresh: Duration,
+    failed: AtomicBool,
+    stop: AtomicBool,
+    ending: Mutex<Ending>,
+    changed: Condvar,
+    statuses: Vec<Status>,
+    links: Vec<Link>,
+    wake: OwnedFd,
+    data: OnceLock<Vec<Option<TcpStream>>>,
+}
+
+impl Health {
+    /// The state at the start: rank 0 has a link from everybody, the others have one to rank 0.
+    ///
+    /// # Errors
+    /// When the system gives no event descriptor.
+    pub fn new(rank: Rank, num_ranks: usize, links: Vec<Link>, heartbeat: Duration) -> Result<Self> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let wake = rustix::event::eventfd(0, flags)
+            .map_err(|error| CommError::System { what: "eventfd".into(), reason: error.to_string() })?;
+        let status = || Status {
+            sequence: AtomicU64::new(0),
+            waiting_for: AtomicUsize::new(NOBODY),
+            heard_ms: AtomicU64::new(0),
+        };
+        Ok(Self {
+            rank,
+            num_ranks,
+            start: Instant::now(),
+            fresh: heartbeat * 5 / 2,
+            failed: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            ending: Mutex::new(Ending::default()),
+            changed: Condvar::new(),
+            statuses: (0..num_ranks).map(|_| status()).collect(),
+            links,
+            wake,
+            data: OnceLock::new(),
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// All control connections.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// Becomes readable when the control thread should look around.
+    pub fn wake_descriptor(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    /// Takes the data connections, by rank, so that a failure can end all waiting on them.
+    pub fn set_data(&self, streams: Vec<Option<TcpStream>>) {
+        assert!(self.data.set(streams).is_ok(), "the data connections are made once");
+        if self.has_failed() {
+            self.cut();
+        }
+    }
+
+    /// The data connection to a peer.
+    pub fn data(&self, peer: Rank) -> &TcpStream {
+        let stream = self.data.get().and_then(|streams| streams.get(peer.0)?.as_ref());
+        stream.expect("a transport is handed out when every peer is connected")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ending> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the job has failed: one relaxed load.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// The job's first error, as a result.
+    pub fn check(&self) -> Result<()> {
+        if !self.has_failed() {
+            return Ok(());
+        }
+        self.lock().first.clone().map_or(Ok(()), Err)
+    }
+
+    /// Ends the job with `error`, unless it has ended already, and tells the others. Returns the first error.
+    pub fn fail(&self, error: CommError) -> CommError {
+        let mut ending = self.lock();
+        if let Some(first) = &ending.first {
+            return first.clone();
+        }
+        ending.first = Some(error.clone());
+        let over = ending.farewell;
+        drop(ending);
+        self.failed.store(true, Ordering::Release);
+        if !over {
+            self.tell(&match self.rank {
+                Rank(0) => Control::Abort { error: error.clone() },
+                _ => Control::Report { error: error.clone(), suspicion: false },
+            });
+        }
+        self.cut();
+        self.changed.notify_all();
+        error
+    }
+
+    /// Ends all waiting on data connections: their reader finds the first error.
+    fn cut(&self) {
+        for stream in self.data.get().into_iter().flatten().flatten() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// This rank has seen what a failure looks like from here. Rank 0 sees more: its word is waited for, shortly.
+    pub fn suspect(&self, error: CommError) -> CommError {
+        if self.rank == Rank(0) {
+            if matches!(error, CommError::PeerLost { .. }) {
+                self.wait_for_first(GRACE);
+            }
+            return self.fail(self.resolve(error));
+        }
+        self.tell(&Control::Report { error: error.clone(), suspicion: true });
+        match self.wait_for_first(VERDICT) {
+            Some(first) => first,
+            // Rank 0 does not answer. If it has been silent anyway, it is the one.
+            None => self.fail(self.resolve(error)),
+        }
+    }
+
+    fn wait_for_first(&self, longest: Duration) -> Option<CommError> {
+        let nothing_yet = |ending: &mut Ending| ending.first.is_none();
+        let waited = self.changed.wait_timeout_while(self.lock(), longest, nothing_yet);
+        let (ending, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        ending.first.clone()
+    }
+
+    /// Follows who waits for whom to the one who waits for nobody: a timeout should name that one.
+    pub fn resolve(&self, error: CommError) -> CommError {
+        let CommError::Timeout { culprit, seen_by, operation, sequence, waited_ms } = error else {
+            return error;
+        };
+        if self.rank != Rank(0) {
+            let culprit = if self.is_fresh(Rank(0)) { culprit } else { Rank(0) };
+            return CommError::Timeout { culprit, seen_by, operation, sequence, waited_ms };
+        }
+        let mut last = culprit;
+        for _ in 0..self.num_ranks {
+            let next = self.statuses[last.0].waiting_for.load(Ordering::Relaxed);
+            let waits = self.is_fresh(last) && next < self.num_ranks;
+            if !waits {
+                return CommError::Timeout { culprit: last, seen_by, operation, sequence, waited_ms };
+            }
+            last = Rank(next);
+        }
+        // A circle: whoever was named first is as good as any.
+        CommError::Timeout { culprit, seen_by, operation, sequence, waited_ms }
+    }
+
+    fn is_fresh(&self, rank: Rank) -> bool {
+        let heard = self.statuses[rank.0].heard_ms.load(Ordering::Relaxed);
+        rank == self.rank || self.now_ms().saturating_sub(heard) < self.fresh.as_millis() as u64
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+
+    /// This rank has come to an operation.
+    pub fn note_operation(&self, sequence: u64) {
+        self.statuses[self.rank.0].sequence.store(sequence, Ordering::Relaxed);
+    }
+
+    /// This rank waits for a peer, or no longer.
+    pub fn note_waiting(&self, peer: Option<Rank>) {
+        let peer = peer.map_or(NOBODY, |rank| rank.0);
+        self.statuses[self.rank.0].waiting_for.store(peer, Ordering::Relaxed);
+    }
+
+    /// A peer has said what it does.
+    pub fn note_heartbeat(&self, peer: Rank, sequence: u64, waiting_for: Option<usize>) {
+        let status = &self.statuses[peer.0];
+        status.sequence.store(sequence, Ordering::Relaxed);
+        status.waiting_for.store(waiting_for.unwrap_or(NOBODY), Ordering::Relaxed);
+        status.heard_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    /// This rank's sign of life.
+    pub fn heartbeat(&self) -> Control {
+        let status = &self.statuses[self.rank.0];
+        let waiting_for = Some(status.waiting_for.load(Ordering::Relaxed)).filter(|peer| *peer != NOBODY);
+        Control::Heartbeat { sequence: status.sequence.load(Ordering::Relaxed), waiting_for }
+    }
+
+    /// Sends a frame on every link.
+    pub fn tell(&self, frame: &Control) {
+        let mut all_sent = true;
+        for link in &self.links {
+            let mut outbox = link.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+            outbox.send(&link.stream, frame);
+            all_sent &= outbox.is_empty();
+        }
+        if !all_sent {
+            self.wake();
+        }
+    }
+
+    /// Makes the control thread look around.
+    pub fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// A peer has said goodbye; the last one makes rank 0 send everybody home.
+    pub fn note_goodbye(&self, peer: Rank) {
+        let mut ending = self.lock();
+        if !ending.goodbyes.contains(&peer) {
+            ending.goodbyes.push(peer);
+        }
+        self.maybe_farewell(ending);
+    }
+
+    /// Whether a peer has said goodbye.
+    pub fn has_said_goodbye(&self, peer: Rank) -> bool {
+        self.lock().goodbyes.contains(&peer)
+    }
+
+    fn maybe_farewell(&self, mut ending: MutexGuard<'_, Ending>) {
+        let complete = ending.said_goodbye && ending.goodbyes.len() + 1 == self.num_ranks;
+        if self.rank != Rank(0) || !complete || ending.farewell || ending.first.is_some() {
+            return;
+        }
+        ending.farewell = true;
+        drop(ending);
+        self.tell(&Control::Farewell);
+        self.changed.notify_all();
+        self.wake();
+    }
+
+    /// Rank 0 has sent everybody home.
+    pub fn note_farewell(&self) {
+        self.lock().farewell = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether the job has ended well.
+    pub fn is_over(&self) -> bool {
+        self.lock().farewell
+    }
+
+    /// Says goodbye and waits until everybody has.
+    pub fn close(&self, longest: Duration) -> Result<()> {
+        let mut ending = self.lock();
+        if ending.farewell {
+            return Ok(());
+        }
+        if let Some(first) = &ending.first {
+            return Err(first.clone());
+        }
+        let begin = Instant::now();
+        if !std::mem::replace(&mut ending.said_goodbye, true) && self.rank != Rank(0) {
+            drop(ending);
+            self.tell(&Control::Goodbye);
+        } else {
+            self.maybe_farewell(ending);
+        }
+        self.wait_for_farewell(begin, longest)
+    }
+
+    fn wait_for_farewell(&self, begin: Instant, longest: Duration) -> Result<()> {
+        loop {
+            let ending = self.lock();
+            if ending.farewell {
+                self.note_waiting(None);
+                return Ok(());
+            }
+            if let Some(first) = &ending.first {
+                return Err(first.clone());
+            }
+            let others = (1..self.num_ranks).map(Rank);
+            let missing = match self.rank {
+                Rank(0) => others.into_iter().find(|rank| !ending.goodbyes.contains(rank)).unwrap_or(Rank(0)),
+                _ => Rank(0),
+            };
+            self.note_waiting(Some(missing));
+            let left = longest.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                drop(ending);
+                return Err(self.suspect(self.late(missing, "goodbye", 0, longest)));
+            }
+            drop(self.changed.wait_timeout(ending, left));
+        }
+    }
+
+    /// The error of a rank that has not come in time.
+    pub fn late(&self, culprit: Rank, operation: &str, sequence: u64, waited: Duration) -> CommError {
+        CommError::Timeout {
+            culprit,
+            seen_by: self.rank,
+            operation: operation.into(),
+            sequence,
+            waited_ms: waited.as_millis() as u64,
+        }
+    }
+
+    /// The error of a rank that is gone.
+    pub fn lost(&self, culprit: Rank, reason: impl Into<String>) -> CommError {
+        CommError::PeerLost { culprit, seen_by: self.rank, reason: reason.into() }
+    }
+
+    /// Asks the control thread to end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether the control thread should end.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,130 @@
+//! One connection for each pair of ranks: the higher rank visits, the lower one has a door.
+
+use super::control_frame::PeerAddress;
+use super::health::Health;
+use crate::error::{CommError, Result};
+use crate::rendezvous::door::{Door, Proven};
+use crate::rendezvous::handshake::{Claims, Purpose};
+use crate::rendezvous::proof::Secret;
+use crate::rendezvous::visit::Visit;
+use crate::topology::Rank;
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// What a rank needs to meet its peers.
+pub struct Meeting<'a> {
+    /// The state of the job: ends the meeting when somebody has failed.
+    pub health: &'a Health,
+    /// This rank's data door.
+    pub listener: TcpListener,
+    /// Who is where.
+    pub peers: &'a [PeerAddress],
+    /// Where this rank has found rank 0.
+    pub rank_0: IpAddr,
+    /// What to prove.
+    pub secret: &'a Secret,
+    /// Number of this coming-together.
+    pub epoch: u32,
+    /// Hash of the job's name.
+    pub job_hash: [u8; 32],
+    /// Longest time for all of it.
+    pub longest: Duration,
+    /// Longest wait for one guest or one answer.
+    pub patience: Duration,
+}
+
+impl Meeting<'_> {
+    /// Connects to everybody. Returns the connections by rank; none to itself.
+    ///
+    /// # Errors
+    /// The job's first error; a peer that cannot be reached, or does not come in time.
+    pub fn meet(self) -> Result<Vec<Option<TcpStream>>> {
+        let deadline = Instant::now() + self.longest;
+        let mut streams: Vec<Option<TcpStream>> = self.peers.iter().map(|_| None).collect();
+        for (rank, stream) in streams.iter_mut().enumerate().take(self.health.rank().0) {
+            *stream = Some(self.visit(rank, deadline)?);
+        }
+        self.receive(&mut streams, deadline)?;
+        Ok(streams)
+    }
+
+    fn visit(&self, rank: usize, deadline: Instant) -> Result<TcpStream> {
+        let peer = &self.peers[rank];
+        let visit = Visit {
+            host: &peer.ip.unwrap_or(self.rank_0).to_string(),
+            port: peer.port,
+            name: &format!("the data port of rank {rank}"),
+            purpose: Purpose::Data,
+            rank: self.health.rank().0,
+            secret: self.secret,
+            deadline,
+            patience: self.patience,
+        };
+        let claims = Claims {
+            rank: self.health.rank().0 as u32,
+            epoch: self.epoch,
+            job_hash: self.job_hash,
+            ..Claims::default()
+        };
+        let welcome = visit.pay(&mut |_| Ok(claims.clone()), &|| self.health.check());
+        let stream = welcome.map_err(|error| self.explain(error))?.stream;
+        prepare(&stream)?;
+        Ok(stream)
+    }
+
+    /// A port that cannot be reached is this rank's failure to everybody: it may be a firewall between two of them.
+    fn explain(&self, error: CommError) -> CommError {
+        match self.health.check() {
+            Err(first) => first,
+            Ok(()) => self.health.fail(CommError::Aborted {
+                culprit: self.health.rank(),
+                reason: format!("{error}; is a firewall between them?"),
+            }),
+        }
+    }
+
+    fn receive(&self, streams: &mut [Option<TcpStream>], deadline: Instant) -> Result<()> {
+        let own = self.health.rank().0;
+        let listener = self.listener.try_clone().map_err(|error| system("cloning a listener", &error))?;
+        let mut door = Door::new(listener, Purpose::Data, self.secret.clone(), self.patience)
+            .map_err(|error| system("opening the data port", &error))?;
+        while let Some(missing) = (own + 1..streams.len()).find(|rank| streams[*rank].is_none()) {
+            self.health.check()?;
+            if Instant::now() >= deadline {
+                let late = self.health.late(Rank(missing), "connecting its data port", 0, self.longest);
+                return Err(self.health.suspect(late));
+            }
+            self.health.note_waiting(Some(Rank(missing)));
+            door.wait(&[], Duration::from_millis(50));
+            for guest in door.turn()? {
+                self.admit(guest, streams)?;
+            }
+        }
+        self.health.note_waiting(None);
+        Ok(())
+    }
+
+    fn admit(&self, guest: Proven, streams: &mut [Option<TcpStream>]) -> Result<()> {
+        let claims = &guest.claims;
+        let rank = claims.rank as usize;
+        let expected = rank > self.health.rank().0 && rank < streams.len() && streams[rank].is_none();
+        if !expected || claims.epoch != self.epoch || claims.job_hash != self.job_hash {
+            guest
+                .answer(self.secret, Some("nobody expects this rank here: it is another job's, or too late"));
+            return Ok(());
+        }
+        guest.answer(self.secret, None);
+        prepare(&guest.stream)?;
+        streams[rank] = Some(guest.stream);
+        Ok(())
+    }
+}
+
+fn prepare(stream: &TcpStream) -> Result<()> {
+    let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+    ready.map_err(|error| system("preparing a data connection", &error))
+}
+
+fn system(what: &str, error: &std::io::Error) -> CommError {
+    CommError::System { what: what.into(), reason: error.to_string() }
+}

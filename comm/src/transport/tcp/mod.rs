@@ -1,0 +1,121 @@
+//! Ranks as processes, joined by TCP.
+//!
+//! [`join`](crate::rendezvous::join) makes one: a data connection for each pair of ranks, used by the thread that computes and
+//! by nobody else, and a control channel around rank 0, served by a thread of its own. What happens when something goes wrong
+//! is in `docs/multi-node.md`; the rules are those of `notes/comm.md` section 3.13.
+
+pub mod control;
+pub mod control_frame;
+mod exchange;
+mod frame;
+pub mod health;
+pub mod mesh;
+
+use crate::error::{CommError, Result};
+use crate::rendezvous::Deadlines;
+use crate::topology::{Rank, Topology};
+use crate::transport::{Incoming, Outgoing, StepId, Transport};
+use exchange::{Engine, Pace};
+use health::Health;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// One rank's end of a job of several processes.
+pub struct TcpTransport {
+    health: Arc<Health>,
+    topology: Topology,
+    pace: Pace,
+    engine: Mutex<Engine>,
+    control: Mutex<Option<JoinHandle<()>>>,
+    remarks: Vec<String>,
+}
+
+/// What a transport is made of.
+pub struct Parts {
+    /// State of the job, with all data connections.
+    pub health: Arc<Health>,
+    /// Ranks and nodes.
+    pub topology: Topology,
+    /// Number of this coming-together.
+    pub epoch: u32,
+    /// Deadlines.
+    pub deadlines: Deadlines,
+    /// The control thread; none for a rank that is alone.
+    pub control: Option<JoinHandle<()>>,
+    /// What a careful user wants to know.
+    pub remarks: Vec<String>,
+}
+
+impl TcpTransport {
+    /// Puts the parts together.
+    pub fn new(parts: Parts) -> Self {
+        let Parts { health, topology, epoch, deadlines, control, remarks } = parts;
+        let pace = Pace { epoch, deadline: deadlines.operation };
+        let engine = Mutex::new(Engine::new(topology.num_ranks()));
+        Self { health, topology, pace, engine, control: Mutex::new(control), remarks }
+    }
+
+    /// What a careful user wants to know about how the job came together: ignored variables, a missing secret.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+}
+
+impl Transport for TcpTransport {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn rank(&self) -> Rank {
+        self.health.rank()
+    }
+
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    fn exchange(&self, id: &StepId, outgoing: &[Outgoing], incoming: &mut [Incoming]) -> Result<()> {
+        self.health.check()?;
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.exchange(&self.health, &self.pace, id, outgoing, incoming)
+    }
+
+    fn abort(&self, error: CommError) {
+        self.health.fail(error);
+    }
+
+    fn check(&self) -> Result<()> {
+        self.health.check()
+    }
+
+    /// Waits until all ranks have said goodbye, at most the deadline of an operation: a rank that is lost before that has not
+    /// finished, and the others should know.
+    fn close(&self) -> Result<()> {
+        match self.topology.num_ranks() {
+            1 => Ok(()),
+            _ => self.health.close(self.pace.deadline),
+        }
+    }
+}
+
+impl Drop for TcpTransport {
+    /// Takes at most half a second: the last words leave, the control thread ends.
+    fn drop(&mut self) {
+        let rank = self.health.rank();
+        if self.topology.num_ranks() > 1 && !self.health.is_over() && !self.health.has_failed() {
+            self.health
+                .fail(CommError::Aborted { culprit: rank, reason: "it left without a goodbye".into() });
+        }
+        self.health.stop();
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = control {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for TcpTransport {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "TcpTransport(rank {} of {})", self.health.rank().0, self.topology.num_ranks())
+    }
+}
