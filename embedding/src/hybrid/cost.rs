@@ -144,9 +144,9 @@ pub struct Costs {
     pub row_us: f64,
     /// What one lookup costs to sort and merge: paid for the whole batch by each rank where ids are known to all.
     pub route_us: f64,
-    /// Longest all-reduce that is done in one direct step.
+    /// Longest all-reduce that is done in one direct step; between two ranks it sends the same bytes either way.
     pub direct_bytes: f64,
-    /// How longer ones are done.
+    /// How longer ones are done: hierarchical where nodes allow it, else in two steps.
     pub all_reduce: AllReduce,
 }
 
@@ -166,7 +166,7 @@ impl Costs {
             row_us: 0.02,
             route_us: 0.03,
             direct_bytes: 16384.0,
-            all_reduce: AllReduce::TwoSteps,
+            all_reduce: AllReduce::Hierarchical,
         }
     }
 
@@ -185,7 +185,7 @@ impl Costs {
                 all_reduce: LatencyTable::line(88.0, 1250.0),
                 message_us: 5.0,
             },
-            direct_bytes: 65536.0,
+            direct_bytes: 32768.0,
             ..Self::local()
         }
     }
@@ -249,7 +249,9 @@ impl Costs {
     pub fn all_reduce_way(&self, cluster: &Cluster, bytes: f64) -> AllReduce {
         match self.all_reduce {
             _ if bytes <= self.direct_bytes => AllReduce::Direct,
-            AllReduce::Hierarchical if !cluster.has_levels() => AllReduce::TwoSteps,
+            AllReduce::Hierarchical if !(cluster.has_levels() && cluster.nodes_are_subtrees()) => {
+                AllReduce::TwoSteps
+            }
             other => other,
         }
     }
@@ -397,6 +399,7 @@ mod tests {
         let costs = Costs::verbs();
         assert_eq!(costs.all_reduce_way(&Cluster::even(14, 8), 1e6), AllReduce::Hierarchical);
         assert_eq!(costs.all_reduce_way(&Cluster::even(8, 1), 1e6), AllReduce::TwoSteps);
+        assert_eq!(costs.all_reduce_way(&Cluster::even(2, 3), 1e6), AllReduce::TwoSteps);
         assert_eq!(costs.all_reduce_way(&Cluster::even(14, 8), 100.0), AllReduce::Direct);
         assert_eq!(costs.all_reduce_us(&Cluster::even(1, 1), 1e6), 0.0);
         assert!(

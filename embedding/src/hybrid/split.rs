@@ -329,12 +329,15 @@ fn variants(options: &SplitOptions<'_>) -> Result<Vec<Variant>, SplitError> {
     };
     let mut variants = Vec::new();
     for &merge in &merges {
-        for &exchange in &exchanges {
-            // Merging on the node is a way of its own, inside the node and then across.
-            let other_way = merge == Merge::Node && exchange != exchanges[exchanges.len() - 1];
-            if !other_way {
-                variants.extend(sources.iter().map(|&ids| Variant { merge, exchange, ids }));
+        if merge == Merge::Node {
+            // Those who merge must be asked.
+            if options.ids != Some(IdSource::Known) || options.merge.is_some() {
+                variants.push(Variant { merge, exchange: Exchange::Flat, ids: IdSource::Exchange });
             }
+            continue;
+        }
+        for &exchange in &exchanges {
+            variants.extend(sources.iter().map(|&ids| Variant { merge, exchange, ids }));
         }
     }
     Ok(variants)

@@ -198,7 +198,7 @@ pub enum Merge {
     Node,
 }
 
-/// How vectors travel between nodes.
+/// How vectors travel between nodes. Merging on the node has its own way: to the peer on the owner's rail, and along the rail, flat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Exchange {
@@ -299,16 +299,22 @@ pub fn all_reduce(cluster: &Cluster, how: AllReduce, bytes: f64) -> Hops {
     }
 }
 
-/// Bytes of counts that go before the data of one step.
+/// Bytes of counts that go before the data of one step: a number for each rank and table that may be asked, and what ranks of a node tell
+/// those who carry for them.
 pub fn count_bytes(cluster: &Cluster, variant: Variant, num_tables: usize) -> Hops {
     let asked = match variant.ids {
         IdSource::Known => Hops::default(),
         IdSource::Exchange => cluster.pairs() * (num_tables as f64 * COUNT_BYTES),
     };
+    let (ranks, nodes) = (cluster.num_ranks() as f64, cluster.num_nodes() as f64);
+    if variant.merge == Merge::Node && variant.ids == IdSource::Exchange {
+        // To each peer for all owners of its rail; from there to each owner.
+        let one = num_tables as f64 * COUNT_BYTES;
+        return Hops { intra: cluster.pairs().intra * nodes * one, inter: ranks * (nodes - 1.0) * one };
+    }
     if variant.exchange == Exchange::Flat || !cluster.has_levels() {
         return asked;
     }
-    let ranks = cluster.num_ranks() as f64;
     let told: f64 = cluster.sizes().map(|size| (ranks - size) * (size - 1.0)).sum();
     // Vectors, gradients, and ids where they travel, each tell their carriers how much is to come.
     let exchanges = if variant.ids == IdSource::Known { 2.0 } else { 3.0 };

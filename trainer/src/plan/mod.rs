@@ -5,6 +5,7 @@
 //! would be left over. `headlong plan` prints it, `headlong train` prints it first and refuses what does not fit.
 
 mod cost;
+pub mod hybrid;
 mod memory;
 pub mod text;
 

@@ -76,6 +76,23 @@ fn one_rank_sends_nothing() {
 }
 
 #[test]
+fn counts_go_to_owners_or_along_rails() {
+    let cluster = Cluster::even(2, 4);
+    let counts = |merge, exchange, ids| count_bytes(&cluster, Variant { merge, exchange, ids }, 26);
+    let (rank, node) = (Merge::Rank, Merge::Node);
+    let flat = counts(rank, Exchange::Flat, IdSource::Exchange);
+    // 8 ranks, 3 peers and 4 others each, 26 numbers of 4 bytes.
+    assert_eq!(flat, Hops { intra: 8.0 * 3.0 * 104.0, inter: 8.0 * 4.0 * 104.0 });
+    assert_eq!(counts(rank, Exchange::Flat, IdSource::Known), Hops::default());
+    // To each peer for its two owners, then to the one other node's.
+    let merged = counts(node, Exchange::Flat, IdSource::Exchange);
+    assert_eq!(merged, Hops { intra: 8.0 * 3.0 * 208.0, inter: 8.0 * 104.0 });
+    // Of what crosses, three in four parts are carried; each rank tells its three carriers about three destinations, twice.
+    let carried = counts(rank, Exchange::Hierarchical, IdSource::Known);
+    assert_eq!(carried, Hops { intra: 8.0 * 3.0 * 8.0 * 2.0, inter: 0.0 });
+}
+
+#[test]
 fn merging_sends_ever_less_and_the_optimum_lies_between() {
     for nodes in [2, 8, 14] {
         let cluster = Cluster::even(nodes, 8);
