@@ -13,7 +13,7 @@ use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, SparseStep, TableSp
 use crate::update::MAX_SUM_BLOCKS;
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{DType, Mat, Stream};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What a rank asks owners for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,6 +81,8 @@ pub(super) struct HybridTable {
     pub(super) local: Option<TableSlot>,
     /// The replica of the frequent rows.
     pub(super) frequent: Option<TableSlot>,
+    /// Rows of a replica that hides them, of one update.
+    pub(super) touched: Mutex<Vec<u64>>,
 }
 
 impl HybridSet {
@@ -538,9 +540,12 @@ fn build(
         slot(table, &local, first_column, staged, &options.set.optimizer).map(Some)
     };
     let frequent = partition.num_frequent(index);
+    let hides = !registry.kind(spec)?.shows_rows();
+    let most_touched = if hides { staged_frequent(frequent, shape, index) } else { 0 };
     Ok(HybridTable {
         first_column,
         dim: spec.dim,
+        touched: Mutex::new(Vec::with_capacity(most_touched)),
         local: part(shape.local_rows[index], staged_rows(shape, index), &|row| {
             partition.row_of_local(index, owner, row)
         })?,

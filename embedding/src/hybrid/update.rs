@@ -13,6 +13,7 @@ use headlong_device::Stream;
 use headlong_device::optimizer::Step;
 use headlong_device::pool::SharedMut;
 use std::ops::Range;
+use std::sync::PoisonError;
 
 /// Rows of a replica that one task updates.
 const TILE_ROWS: usize = 256;
@@ -203,8 +204,9 @@ impl HybridSet {
                 continue;
             }
             let touched = &frequent[place.first_touched..][..place.rows];
-            let rows: Vec<u64> =
-                (0..).zip(touched).filter(|(_, count)| **count != 0.0).map(|(row, _)| row).collect();
+            let mut rows = table.touched.lock().unwrap_or_else(PoisonError::into_inner);
+            rows.clear();
+            rows.extend((0..).zip(touched).filter(|(_, count)| **count != 0.0).map(|(row, _)| row));
             let staging = staging.first_rows(rows.len());
             {
                 let mut gradients = staging.write::<f32>();

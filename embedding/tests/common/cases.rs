@@ -1,5 +1,6 @@
 //! Batches, partitions and whole runs, on one rank and on many.
 
+use super::custom::registry;
 use super::ranks::{Bags, Batch, Ranks, Shape, Traffic, Variant};
 use super::{bits, matrix, random_bags};
 use headlong_device::Stream;
@@ -7,7 +8,7 @@ use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::rng::CounterRng;
 use headlong_device::testing::uniform;
 use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
-use headlong_embedding::{EmbeddingSet, Pooling, Registry, SetOptions, TableSpec};
+use headlong_embedding::{EmbeddingSet, Keys, Pooling, SetOptions, TableSpec};
 
 pub fn specs() -> Vec<TableSpec> {
     let mean = |name, rows, dim| TableSpec { pooling: Pooling::Mean, ..TableSpec::new(name, rows, dim) };
@@ -24,7 +25,14 @@ pub fn specs() -> Vec<TableSpec> {
 pub fn batch(specs: &[TableSpec], seed: u64, samples: usize) -> Vec<Bags> {
     let longest = [0, 0, 4, 3, 2];
     let tables = specs.iter().zip(longest).map(|(spec, longest)| {
-        let bags = random_bags(seed, samples, spec.rows, longest);
+        let mut bags = random_bags(seed, samples, spec.rows, longest);
+        if spec.keys == Keys::RawIds {
+            // Any 64 bits; the largest number among them.
+            bags.iter_mut()
+                .flatten()
+                .for_each(|id| *id = (!*id).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::MAX);
+            bags.iter_mut().flatten().take(1).for_each(|id| *id = u64::MAX);
+        }
         let mut numbers = uniform(seed + 7, bags.concat().len()).into_iter();
         let weights = bags.iter().map(|bag| bag.iter().map(|_| numbers.next().unwrap()).collect()).collect();
         Bags { bags, weights: (spec.name == "d").then_some(weights) }
@@ -78,7 +86,7 @@ pub fn alone(specs: &[TableSpec], optimizer: Optimizer, num_blocks: usize) -> Ou
         sum_blocks: num_blocks,
         frozen: false,
     };
-    let set = EmbeddingSet::new(&stream, specs, &options).unwrap();
+    let set = EmbeddingSet::with_registry(&registry(), &stream, specs, &options).unwrap();
     let mut route = set.new_route();
     let mut all_vectors = Vec::new();
     for number in 1..=STEPS {
@@ -97,8 +105,10 @@ pub fn alone(specs: &[TableSpec], optimizer: Optimizer, num_blocks: usize) -> Ou
     for (table, spec) in specs.iter().enumerate() {
         for (index, tensor) in set.tensors(table).iter().enumerate() {
             let mut rows = vec![0.0; spec.rows as usize * tensor.cols];
-            set.read_rows(table, index, 0, &mut rows).unwrap();
-            tensors.push(bits(&rows));
+            // A table that hides its rows shows them in its vectors alone.
+            if set.read_rows(table, index, 0, &mut rows).is_ok() {
+                tensors.push(bits(&rows));
+            }
         }
     }
     (all_vectors, tensors)
@@ -113,7 +123,7 @@ pub fn ranks(
 ) -> Outcome {
     let max_samples = 150;
     let shape = Shape { specs, optimizer, num_blocks, max_samples, max_ids: 600, threads: 2 };
-    let mut ranks = Ranks::new(&Registry::default(), &shape, partition, variant);
+    let mut ranks = Ranks::new(&registry(), &shape, partition, variant);
     let mut all_vectors = Vec::new();
     let mut traffic = Traffic::default();
     for number in 1..=STEPS {

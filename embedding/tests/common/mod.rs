@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
 pub mod cases;
+pub mod custom;
 pub mod ranks;
 
 use headlong_device::optimizer::{Optimizer, Step};

@@ -7,7 +7,7 @@ use headlong_embedding::hybrid::{
     Deduplicate, HybridOptions, HybridRoute, HybridSet, NodeProxy, Owner, Partition, RankExchange,
 };
 use headlong_embedding::update::sum_block_len;
-use headlong_embedding::{Ids, Registry, SetOptions, TableSpec, WeightedIds};
+use headlong_embedding::{EmbeddingError, Ids, Registry, SetOptions, TableSpec, WeightedIds};
 use std::sync::Arc;
 
 /// One table's bags of the whole batch, weighted or not.
@@ -336,13 +336,15 @@ impl Ranks {
         }
     }
 
-    /// Rows of one tensor of the whole model, put together from all ranks; replicas are equal.
-    pub fn tensor(&self, table: usize, tensor: usize) -> Vec<f32> {
+    /// Rows of one tensor of the whole model, put together from all ranks; replicas are equal. None of a table that hides them.
+    pub fn tensor(&self, table: usize, tensor: usize) -> Option<Vec<f32>> {
         let spec = &self.sets[0].tensors(table)[tensor];
         let mut whole = vec![f32::NAN; spec.rows as usize * spec.cols];
         for set in &self.sets {
             let mut part = vec![f32::NAN; whole.len()];
-            set.export_rows(table, tensor, 0, &mut part).unwrap();
+            if let Err(EmbeddingError::UnknownTensor { .. }) = set.export_rows(table, tensor, 0, &mut part) {
+                return None;
+            }
             for (whole, part) in whole.iter_mut().zip(&part) {
                 if !part.is_nan() {
                     assert!(whole.is_nan() || whole.to_bits() == part.to_bits(), "replicas differ");
@@ -351,13 +353,13 @@ impl Ranks {
             }
         }
         assert!(whole.iter().all(|x| !x.is_nan()), "every row lies somewhere");
-        whole
+        Some(whole)
     }
 
     pub fn all_bits(&self) -> Vec<Vec<u32>> {
         let set = &self.sets[0];
         let tensors = (0..set.specs().len()).flat_map(|t| (0..set.tensors(t).len()).map(move |i| (t, i)));
-        tensors.map(|(table, tensor)| bits(&self.tensor(table, tensor))).collect()
+        tensors.filter_map(|(table, tensor)| self.tensor(table, tensor)).map(|rows| bits(&rows)).collect()
     }
 }
 

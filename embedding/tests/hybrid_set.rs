@@ -1,0 +1,288 @@
+//! Errors, memory, saved rows and initial values of hybrid sets.
+
+#[cfg(test)]
+mod common;
+
+use common::cases::{batch, specs};
+use common::custom::registry;
+use common::ranks::{Bags, Ranks, Shape, Traffic, Variant};
+use common::{bits, matrix};
+use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::testing::uniform;
+use headlong_device::{JaggedRef, Stream};
+use headlong_embedding::hybrid::*;
+use headlong_embedding::oracle::OracleTable;
+use headlong_embedding::testing::every_optimizer;
+use headlong_embedding::*;
+use std::sync::Arc;
+
+const ADAGRAD: Optimizer = Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.1 };
+
+fn options<'a>(partition: &Arc<Partition>, owner: usize, max_ids: &'a [usize]) -> HybridOptions<'a> {
+    HybridOptions {
+        set: SetOptions {
+            optimizer: ADAGRAD,
+            seed: 11,
+            max_samples: 8,
+            max_ids,
+            sum_blocks: 1,
+            frozen: false,
+        },
+        partition: Arc::clone(partition),
+        owner: Owner(owner),
+        deduplicate: Deduplicate::Rank,
+    }
+}
+
+fn set(specs: &[TableSpec], partition: Partition, owner: usize) -> HybridSet {
+    let max_ids = vec![8; specs.len()];
+    let options = options(&Arc::new(partition), owner, &max_ids);
+    HybridSet::new(&registry(), &Stream::cpu(1), specs, &options).expect("the set is built")
+}
+
+fn mixed(specs: &[TableSpec], owners: usize) -> Partition {
+    let placements = specs.iter().enumerate().map(|(table, spec)| match table % 3 {
+        0 => TablePlacement::DataParallel,
+        _ if spec.rows == 1 => TablePlacement::by_formula(),
+        1 => TablePlacement::RowWise {
+            frequent: (0..spec.rows / 3).map(|row| row * 2).collect(),
+            placed: vec![(1, Owner(owners - 1)), (spec.rows - 1, Owner(0))],
+        },
+        _ => TablePlacement::TableWise(Owner(1)),
+    });
+    Partition::new(specs, owners, placements.collect()).expect("the placements fit")
+}
+
+#[test]
+fn initial_values_do_not_depend_on_placement() {
+    let specs = specs();
+    for partition in [Partition::row_wise(&specs, 3), Partition::all_frequent(&specs, 3), mixed(&specs, 3)] {
+        let sets: Vec<_> = (0..3).map(|owner| set(&specs, partition.clone(), owner)).collect();
+        for (table, spec) in specs.iter().enumerate() {
+            let mut oracle = OracleTable::new(spec, ADAGRAD, 11, table as u64);
+            for row in 0..spec.rows {
+                let holders = match partition.classify(table, row) {
+                    Place::Frequent(_) => vec![0, 1, 2],
+                    Place::Infrequent { owner, .. } => vec![owner.0],
+                };
+                for holder in holders {
+                    let mut weights = vec![f32::NAN; spec.dim];
+                    sets[holder].export_rows(table, 0, row, &mut weights).unwrap();
+                    assert_eq!(bits(&weights), bits(&oracle.row(row).weights), "table {table}, row {row}");
+                    let mut state = vec![f32::NAN; spec.dim];
+                    sets[holder].export_rows(table, 1, row, &mut state).unwrap();
+                    assert!(state.iter().all(|x| *x == 0.1), "table {table}, row {row}");
+                }
+            }
+        }
+    }
+}
+
+/// Trained with one partition, carried over to another with other ranks, trained on: as if nothing had happened.
+#[test]
+fn rows_move_to_another_partition() {
+    let specs = specs();
+    for optimizer in every_optimizer() {
+        let shape = |num_blocks| Shape {
+            specs: &specs,
+            optimizer,
+            num_blocks,
+            max_samples: 150,
+            max_ids: 600,
+            threads: 1,
+        };
+        let step = |ranks: &mut Ranks, number: u64| {
+            let mut traffic = Traffic::default();
+            let vectors = ranks.forward(&batch(&specs, number, 100), &mut traffic);
+            let step = Step { learning_rate: 0.1, number };
+            ranks.backward(100, &uniform(number, vectors.len()), &step, &mut traffic);
+            bits(&vectors)
+        };
+        let mut stays = Ranks::new(&registry(), &shape(4), mixed(&specs, 2), Variant::default());
+        step(&mut stays, 1);
+        let mut moved =
+            Ranks::new(&registry(), &shape(4), Partition::row_wise(&specs, 4), Variant::default());
+        for table in 0..specs.len() {
+            for tensor in 0..stays.sets[0].tensors(table).len() {
+                let rows = stays.tensor(table, tensor).expect("dense tables show their rows");
+                let cols = stays.sets[0].tensors(table)[tensor].cols;
+                // In two parts, as files come.
+                let middle = rows.len() / cols / 2;
+                for set in &moved.sets {
+                    set.import_rows(table, tensor, 0, &rows[..middle * cols]).unwrap();
+                    set.import_rows(table, tensor, middle as u64, &rows[middle * cols..]).unwrap();
+                }
+            }
+        }
+        assert!(stays.all_bits() == moved.all_bits());
+        assert!(step(&mut stays, 2) == step(&mut moved, 2), "vectors with {}", optimizer.name());
+        assert!(stays.all_bits() == moved.all_bits(), "rows and states with {}", optimizer.name());
+    }
+}
+
+#[test]
+fn ids_and_requests_out_of_range_are_named() {
+    let specs = [TableSpec::new("C1", 5, 4), TableSpec::new("C2", 648, 4)];
+    let set = set(&specs, Partition::row_wise(&specs, 2), 1);
+    let stream = Stream::cpu(2);
+    let mut route = set.new_route();
+    let good = [JaggedRef::new(&[4, 3], &[0, 1, 2]), JaggedRef::new(&[647, 7], &[0, 1, 2])];
+    let bad = [good[0], JaggedRef::new(&[7, 648], &[0, 1, 2])];
+    let expected =
+        "table `C2`: row index 648 in sample 1 of the batch is out of range, the table has 648 rows";
+    assert_eq!(set.route(&stream, &bad[..], 2, &mut route).unwrap_err().to_string(), expected);
+    let slices: [&dyn Ids; 2] = [&good.to_vec(), &bad.to_vec()];
+    assert_eq!(set.accept_known(&stream, &mut route, &slices).unwrap_err().to_string(), expected);
+
+    set.route(&stream, &good[..], 2, &mut route).unwrap();
+    // Owner 1 of two has local rows 0 and 1 of the first table (rows 1 and 3).
+    assert_eq!(set.partition().local_rows(0, Owner(1)), 2);
+    route.asked_counts_mut().copy_from_slice(&[0, 0, 1, 0]);
+    route.id_exchange().unwrap().asked.copy_from_slice(&[2]);
+    let error = set.accept(&stream, &mut route).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "table `C1`: source 1 asks for local row 2, this owner keeps 2 rows: ranks disagree on the partition"
+    );
+    assert_eq!(route.num_merged_rows(0), 0, "nothing is left to be updated");
+    route.asked_counts_mut().copy_from_slice(&[0, 9, 1, 0]);
+    let error = route.id_exchange().unwrap_err().to_string();
+    assert_eq!(error, "table `C2`: 9 rows asked for in one batch, planned for at most 8");
+}
+
+#[test]
+fn weights_that_do_not_fit_are_named() {
+    let mean = TableSpec { pooling: Pooling::Mean, ..TableSpec::new("C1", 5, 4) };
+    let sum = TableSpec::new("C1", 5, 4);
+    let stream = Stream::cpu(1);
+    let tables = [JaggedRef::new(&[4, 3], &[0, 1, 2])];
+    let message = |spec: TableSpec, weights: &[f32]| {
+        let specs = [spec];
+        let ids = WeightedIds { tables: &tables, weights: &[Some(weights)] };
+        let divided = set(&specs, Partition::row_wise(&specs, 2), 1);
+        let message = divided.route(&stream, &ids, 2, &mut divided.new_route()).unwrap_err().to_string();
+        let alone = set(&specs, Partition::row_wise(&specs, 1), 0);
+        let (_arena, vectors) = matrix(2, 4, &[0.0; 8]);
+        assert_eq!(message, alone.lookup_alone(&stream, &ids, &vectors).unwrap_err().to_string());
+        message
+    };
+    assert_eq!(
+        message(mean, &[1.0, 2.0]),
+        "table `C1`: weights of bags: only sums can be weighted, the table has pooling = mean"
+    );
+    assert_eq!(message(sum, &[1.0]), "table `C1`: weights of bags: 1 weights for 2 ids; there is one per id");
+}
+
+#[test]
+fn a_set_alone_takes_the_paths_of_one_rank() {
+    let specs = specs();
+    let set = set(&specs, mixed(&specs, 2), 0);
+    assert!(!set.is_alone());
+    let alone = {
+        let placements = vec![TablePlacement::RowWise { frequent: vec![0], placed: vec![] }; 5];
+        self::set(&specs, Partition::new(&specs, 1, placements).unwrap(), 0)
+    };
+    assert!(alone.is_alone());
+    assert_eq!((alone.frequent_len(), alone.max_asked_elements(), alone.width()), (0, 0, set.width()));
+    let stream = Stream::cpu(1);
+    let tables: Vec<_> = specs.iter().map(|_| JaggedRef::new(&[0, 0], &[0, 1, 2])).collect();
+    let mut route = alone.new_route();
+    let (_arena, vectors) = matrix(2, alone.width(), &vec![1.0; 2 * alone.width()]);
+    alone.route_alone(&stream, &tables, &mut route).unwrap();
+    alone.update_alone(&stream, &route, &vectors, &Step { learning_rate: 0.1, number: 1 }).unwrap();
+    alone.lookup_alone(&stream, &tables, &vectors).unwrap();
+    assert_eq!(route.num_samples(), 2);
+    let mut row = [0.0; 16];
+    alone.export_rows(0, 0, 0, &mut row).unwrap();
+    assert_eq!(vectors.read::<f32>().row(1)[..16], row);
+}
+
+#[test]
+fn a_frozen_set_stays() {
+    let specs = specs();
+    let max_ids = vec![600; specs.len()];
+    let partition = Arc::new(mixed(&specs, 2));
+    let stream = Stream::cpu(1);
+    let mut frozen = options(&partition, 1, &max_ids);
+    frozen.set.frozen = true;
+    let set = HybridSet::new(&registry(), &stream, &specs, &frozen).unwrap();
+    let before = {
+        let mut rows = vec![0.0; 20];
+        set.export_rows(1, 0, 0, &mut rows).unwrap();
+        rows
+    };
+    let block = vec![1.0; set.frequent_len()];
+    let step = Step { learning_rate: 1.0, number: 1 };
+    set.update_frequent(&stream, &block, 0..block.len(), &step).unwrap();
+    set.update_infrequent(&stream, &set.new_route(), &[], &step).unwrap();
+    let mut after = vec![0.0; 20];
+    set.export_rows(1, 0, 0, &mut after).unwrap();
+    assert_eq!(before, after);
+    frozen.set.frozen = false;
+    let thawed = HybridSet::new(&registry(), &stream, &specs, &frozen).unwrap();
+    thawed.update_frequent(&stream, &block, 0..block.len(), &step).unwrap();
+    thawed.export_rows(1, 0, 0, &mut after).unwrap();
+    assert_ne!(before, after);
+}
+
+#[test]
+fn memory_is_what_is_planned() {
+    let specs = [TableSpec::new("a", 1000, 16), TableSpec::new("b", 600, 8)];
+    let max_ids = [8, 8];
+    let needs = |partition: Partition, owner| {
+        let partition = Arc::new(partition);
+        HybridSet::memory(&registry(), &specs, &options(&partition, owner, &max_ids), 2).unwrap()
+    };
+    let row_wise = needs(Partition::row_wise(&specs, 4), 0);
+    assert_eq!(row_wise.weight_bytes, (250 * 16 + 150 * 8) * 4);
+    assert_eq!(row_wise.state_bytes, row_wise.weight_bytes);
+    let all = needs(Partition::all_frequent(&specs, 4), 0);
+    assert_eq!(all.weight_bytes, (1000 * 16 + 600 * 8) * 4);
+    let one = needs(mixed(&specs, 2), 0);
+    let placed = 200 * 8 + (1 + 300) * 8;
+    assert_eq!(one.weight_bytes, (1000 * 16 + placed) * 4);
+    assert!(one.work_bytes > 2 * 2 * 8 * 60, "routes are counted");
+    let hidden = specs.clone().map(|spec| TableSpec { kind: "hidden".to_owned(), ..spec });
+    let partition = Arc::new(Partition::row_wise(&hidden, 4));
+    let staged = HybridSet::memory(&registry(), &hidden, &options(&partition, 0, &max_ids), 2).unwrap();
+    assert_eq!(staged.work_bytes, row_wise.work_bytes + (16 + 8) * 4 * 8 * 4, "staging is counted");
+    let alone = Arc::new(Partition::row_wise(&specs, 1));
+    let planned = EmbeddingSet::memory(&specs, &options(&alone, 0, &max_ids).set, 2).unwrap();
+    assert_eq!(needs(Partition::row_wise(&specs, 1), 0), planned);
+}
+
+#[test]
+#[should_panic(expected = "without deduplication a rank has one sum block")]
+fn several_blocks_need_deduplication() {
+    let specs = specs();
+    let max_ids = vec![8; specs.len()];
+    let mut options = options(&Arc::new(Partition::row_wise(&specs, 2)), 0, &max_ids);
+    (options.deduplicate, options.set.sum_blocks) = (Deduplicate::Off, 2);
+    let _ = HybridSet::new(&registry(), &Stream::cpu(1), &specs, &options);
+}
+
+#[test]
+#[should_panic(expected = "the route was made by this set")]
+fn a_route_of_another_set_is_refused() {
+    let (small, large) = ([TableSpec::new("a", 10, 4)], [TableSpec::new("a", 1000, 4)]);
+    let mut route = set(&large, Partition::row_wise(&large, 2), 0).new_route();
+    let ids = vec![JaggedRef::new(&[9], &[0, 1])];
+    let _ = set(&small, Partition::row_wise(&small, 2), 0).route(&Stream::cpu(1), &ids, 1, &mut route);
+}
+
+/// A proxy finds a peer that asks for rows an owner does not keep.
+#[test]
+fn proxies_check_what_peers_ask_for() {
+    let specs = [TableSpec::new("a", 10, 4)];
+    let variant = Variant { deduplicate: Deduplicate::Node { ranks: 2 }, ..Variant::default() };
+    let shape =
+        Shape { specs: &specs, optimizer: ADAGRAD, num_blocks: 4, max_samples: 8, max_ids: 8, threads: 1 };
+    let mut ranks = Ranks::new(&registry(), &shape, Partition::row_wise(&specs, 4), variant);
+    ranks.forward(&[Bags::plain(vec![vec![1], vec![2], vec![3], vec![4]])], &mut Traffic::default());
+    let (proxy, route) = (&mut ranks.proxies[0], &ranks.routes[0]);
+    // Peer 1 asks for one row of owner 2, which keeps local rows 0 and 1.
+    proxy.counts_inside(route).receive.copy_from_slice(&[0, 0, 0, 1]);
+    proxy.ids_inside(route).unwrap().receive.copy_from_slice(&[2]);
+    let error = proxy.merge(&ranks.stream).unwrap_err().to_string();
+    assert!(error.contains("source 1 asks for local row 2, this owner keeps 2 rows"), "{error}");
+}
