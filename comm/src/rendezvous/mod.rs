@@ -72,7 +72,7 @@ pub struct JoinOptions<'a> {
     /// Deadlines.
     pub deadlines: Deadlines,
     /// Is told every ten seconds who is still missing.
-    pub progress: Option<&'a dyn Fn(&str)>,
+    pub progress: Option<&'a (dyn Fn(&str) + Sync)>,
 }
 
 impl JoinOptions<'_> {

@@ -64,23 +64,7 @@ pub type Joined = Result<Arc<TcpTransport>, CommError>;
 /// Joins all of `all` as threads of this process; their answers in the same order.
 pub fn join_all(all: Vec<JoinOptions<'static>>) -> Vec<Joined> {
     std::thread::scope(|scope| {
-        let joins: Vec<_> = all
-            .into_iter()
-            .map(|options| {
-                scope.spawn(move || {
-                    let JoinOptions { launch, config_fingerprint, build, ranks_per_node, deadlines, .. } =
-                        options;
-                    join(&JoinOptions {
-                        launch,
-                        config_fingerprint,
-                        build,
-                        ranks_per_node,
-                        deadlines,
-                        progress: None,
-                    })
-                })
-            })
-            .collect();
+        let joins: Vec<_> = all.into_iter().map(|options| scope.spawn(move || join(&options))).collect();
         joins.into_iter().map(|join| join.join().expect("joining does not panic")).collect()
     })
 }
@@ -90,4 +74,9 @@ pub fn job(world_size: usize) -> Vec<Arc<TcpTransport>> {
     let port = reserve_port();
     let all = (0..world_size).map(|rank| options(rank, world_size, port.port)).collect();
     join_all(all).into_iter().map(|joined| joined.expect("all ranks join")).collect()
+}
+
+/// The options of all ranks of a job, in order.
+pub fn job_options(world_size: usize, port: u16) -> Vec<JoinOptions<'static>> {
+    (0..world_size).map(|rank| options(rank, world_size, port)).collect()
 }

@@ -1,0 +1,156 @@
+//! Ranks that only talk: joins the job its launcher describes and runs a loop of collectives.
+//!
+//! For trying out a cluster's network, ports and launcher without data or model, and for tests that stop and kill processes:
+//!
+//! ```text
+//! torchrun --nproc-per-node 4 --no-python comm-try --steps 100
+//! ```
+//!
+//! Every rank prints where it is, a line for each stage. Exit code 0 when all went well, 2 for wrong usage, 3 when
+//! communication failed.
+
+use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
+use headlong_comm::transport::Transport as _;
+use headlong_comm::{CommError, CommOptions, Communicator, Rank, launcher_env};
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "comm-try [--steps N] [--elements N] [--step-ms T] [--before-join-ms T] [--before-close-ms T] \
+[--rendezvous-ms T] [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] [--fail-at STEP] [--no-goodbye]";
+
+/// What to do.
+struct Settings {
+    steps: u64,
+    elements: usize,
+    step: Duration,
+    before_join: Duration,
+    before_close: Duration,
+    deadlines: Deadlines,
+    config: u8,
+    fail_at: Option<u64>,
+    goodbye: bool,
+}
+
+fn main() -> ExitCode {
+    let settings = match parse(std::env::args().skip(1)) {
+        Ok(settings) => settings,
+        Err(reason) => {
+            eprintln!("error: {reason}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&settings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(if matches!(error, CommError::Setting { .. }) { 2 } else { 3 })
+        }
+    }
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
+    let mut settings = Settings {
+        steps: 10,
+        elements: 1000,
+        step: Duration::ZERO,
+        before_join: Duration::ZERO,
+        before_close: Duration::ZERO,
+        deadlines: Deadlines::default(),
+        config: 0,
+        fail_at: None,
+        goodbye: true,
+    };
+    while let Some(word) = words.next() {
+        if word == "--no-goodbye" {
+            settings.goodbye = false;
+            continue;
+        }
+        let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+        let number: u64 = value.parse().map_err(|_| format!("{word} {value}: expected a whole number"))?;
+        let time = Duration::from_millis(number);
+        match word.as_str() {
+            "--steps" => settings.steps = number,
+            "--elements" => settings.elements = number as usize,
+            "--step-ms" => settings.step = time,
+            "--before-join-ms" => settings.before_join = time,
+            "--before-close-ms" => settings.before_close = time,
+            "--rendezvous-ms" => settings.deadlines.rendezvous = time,
+            "--operation-ms" => settings.deadlines.operation = time,
+            "--heartbeat-ms" => settings.deadlines.heartbeat = time,
+            "--silence-ms" => settings.deadlines.silence = time,
+            "--config" => settings.config = number as u8,
+            "--fail-at" => settings.fail_at = Some(number),
+            _ => return Err(format!("what is `{word}`?")),
+        }
+    }
+    Ok(settings)
+}
+
+/// Says where this rank is; a pipe is not written to line by line by itself.
+fn say(rank: Rank, what: &str) {
+    let mut out = std::io::stdout().lock();
+    // Nobody listening is no failure.
+    let _ = writeln!(out, "rank {}: {what}", rank.0).and_then(|()| out.flush());
+}
+
+fn run(settings: &Settings) -> Result<(), CommError> {
+    let Some(launch) = launcher_env::read()? else {
+        let reason =
+            "no launcher has set it: start this with headlong launch, torchrun, mpirun or srun".into();
+        return Err(CommError::Setting { setting: "HEADLONG_RANK".into(), reason });
+    };
+    let rank = launch.rank;
+    say(rank, &format!("started by {} as process {}", launch.launcher.name(), std::process::id()));
+    sleep(settings.before_join);
+    let progress = |words: &str| eprintln!("{words}");
+    let mut options = JoinOptions::new(launch, [settings.config; 32]);
+    options.deadlines = settings.deadlines;
+    options.progress = Some(&progress);
+    let transport = join(&options)?;
+    if rank == Rank(0) {
+        transport.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
+    }
+    let topology = transport.topology();
+    say(rank, &format!("joined {} ranks on {} nodes", topology.num_ranks(), topology.num_nodes()));
+    let communicator = Communicator::new(transport.clone(), CommOptions::default());
+    steps(settings, &communicator)?;
+    sleep(settings.before_close);
+    if !settings.goodbye {
+        return Ok(());
+    }
+    say(rank, "closing");
+    transport.close()?;
+    drop((communicator, Arc::into_inner(transport)));
+    say(rank, "done");
+    Ok(())
+}
+
+fn steps(settings: &Settings, communicator: &Communicator) -> Result<(), CommError> {
+    let (rank, ranks) = (communicator.rank(), communicator.num_ranks());
+    let mut sums = vec![0_f32; settings.elements];
+    let (send, mut received) =
+        (vec![rank.0 as f32; settings.elements * ranks], vec![0_f32; settings.elements * ranks]);
+    let begin = Instant::now();
+    for step in 0..settings.steps {
+        say(rank, &format!("step {step}"));
+        sleep(settings.step);
+        if settings.fail_at == Some(step) {
+            communicator
+                .abort(CommError::Aborted { culprit: rank, reason: format!("asked to fail at step {step}") });
+            communicator.check()?;
+        }
+        sums.fill(rank.0 as f32);
+        communicator.all_reduce(&mut sums)?;
+        communicator.all_to_all(&send, &mut received)?;
+        let expected = (ranks * (ranks - 1) / 2) as f32;
+        let is_right = sums.iter().all(|sum| *sum == expected)
+            && received.iter().enumerate().all(|(at, value)| *value == (at / settings.elements) as f32);
+        assert!(is_right, "rank {}: wrong numbers in step {step}", rank.0);
+    }
+    let micros = begin.elapsed().as_secs_f64() * 1e6 / settings.steps.max(1) as f64;
+    say(rank, &format!("{} steps of {} elements, {micros:.1} us each", settings.steps, settings.elements));
+    Ok(())
+}
