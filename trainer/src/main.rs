@@ -76,7 +76,7 @@ fn bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Barrier(arguments) => collectives::run(Operation::Barrier, arguments),
         BenchCommand::P2p(_) => absent("headlong bench p2p"),
         BenchCommand::Exchange(_) => absent("headlong bench exchange"),
-        BenchCommand::Tune(_) => absent("headlong bench tune"),
+        BenchCommand::Tune(arguments) => headlong::bench::tune::run(arguments),
     }
 }
 

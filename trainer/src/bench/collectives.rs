@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod measure;
+mod processes;
 pub mod table;
 
 use crate::error::{Error, Result};
@@ -9,6 +10,7 @@ use crate::output;
 use arguments::{Backend, CollectiveArguments};
 use headlong_comm::{CommError, Communicator};
 use measure::{Operation, Timing, measure};
+use serde::{Deserialize, Serialize};
 use table::Row;
 
 /// Runs the command.
@@ -19,64 +21,78 @@ pub fn run(operation: Operation, arguments: &CollectiveArguments) -> Result<()> 
     arguments.check()?;
     let mut rows = Vec::new();
     for &backend in &arguments.backend {
-        let timings = match backend {
-            Backend::Local => over_threads(operation, arguments)?,
-            Backend::Tcp => over_processes(operation, arguments)?,
-        };
-        let row = |timing: &Timing| Row::new(backend.name(), operation, arguments.ranks, timing);
-        rows.extend(timings.iter().map(row));
+        let Some(answer) = measure_job(backend, &[operation], arguments)? else { return Ok(()) };
+        let timings = answer.timings.iter().flatten();
+        rows.extend(timings.map(|timing| Row::new(backend.name(), operation, answer.node_of.len(), timing)));
     }
     output::answer(&arguments.json, &table::text(&rows), &table::document(&rows))?;
     match rows.iter().filter_map(|row| row.wrong).sum::<u64>() {
         0 => Ok(()),
-        wrong => Err(Error::Communication {
+        wrong => Err(Error::Failed {
             context: format!("headlong bench {}", operation.name()),
             source: format!("{wrong} elements have arrived wrong").into(),
         }),
     }
 }
 
-/// All sizes on one rank.
+/// What a job has measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Answer {
+    /// The node of each rank.
+    pub(super) node_of: Vec<usize>,
+    /// For each operation, its sizes.
+    pub(super) timings: Vec<Vec<Timing>>,
+}
+
+/// Measures operations over one transport, in this process or in others. None: another process prints what there is to
+/// print.
+///
+/// # Errors
+/// A transport that fails.
+pub(super) fn measure_job(
+    backend: Backend,
+    operations: &[Operation],
+    arguments: &CollectiveArguments,
+) -> Result<Option<Answer>> {
+    match backend {
+        Backend::Local => over_threads(operations, arguments).map(Some),
+        Backend::Tcp => processes::measure_job(operations, arguments),
+    }
+}
+
+/// All operations and sizes on one rank.
 fn on_one_rank(
     communicator: &Communicator,
-    operation: Operation,
+    operations: &[Operation],
     arguments: &CollectiveArguments,
-) -> Result<Vec<Timing>, CommError> {
-    let sizes = if operation == Operation::Barrier { vec![0] } else { arguments.sizes() };
-    let of_size = |&bytes: &usize| measure(communicator, operation, bytes, &arguments.effort());
-    let timings = sizes.iter().map(of_size).collect::<Result<Vec<_>, _>>()?;
+) -> Result<Answer, CommError> {
+    let sizes_of = |operation| if operation == Operation::Barrier { vec![0] } else { arguments.sizes() };
+    let sizes = |&operation: &Operation| {
+        let of_size = |bytes| measure(communicator, operation, bytes, &arguments.effort());
+        sizes_of(operation).into_iter().map(of_size).collect::<Result<Vec<_>, _>>()
+    };
+    let timings = operations.iter().map(sizes).collect::<Result<Vec<_>, _>>()?;
     communicator.close()?;
-    Ok(timings)
+    let topology = communicator.topology();
+    Ok(Answer { node_of: topology.ranks().map(|rank| topology.node_of(rank)).collect(), timings })
 }
 
 /// Ranks are threads.
-fn over_threads(operation: Operation, arguments: &CollectiveArguments) -> Result<Vec<Timing>> {
+fn over_threads(operations: &[Operation], arguments: &CollectiveArguments) -> Result<Answer> {
     let ends = Communicator::local(&arguments.topology(), arguments.options());
     let results: Vec<_> = std::thread::scope(|scope| {
-        let one = |end: Communicator| scope.spawn(move || on_one_rank(&end, operation, arguments));
+        let one = |end: Communicator| scope.spawn(move || on_one_rank(&end, operations, arguments));
         let threads: Vec<_> = ends.into_iter().map(one).collect();
         threads.into_iter().map(|thread| thread.join()).collect()
     });
-    let mut of_first_rank = None;
-    for result in results {
-        let timings = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let timings = timings.map_err(failed(operation))?;
-        of_first_rank.get_or_insert(timings);
-    }
-    Ok(of_first_rank.unwrap_or_default())
+    let results: Vec<_> = results
+        .into_iter()
+        .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        .collect();
+    let answers = results.into_iter().collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    Ok(answers.into_iter().next().expect("there is at least one rank"))
 }
 
-/// Ranks are processes.
-fn over_processes(operation: Operation, _arguments: &CollectiveArguments) -> Result<Vec<Timing>> {
-    Err(Error::unsupported(
-        format!("`headlong bench {} --backend tcp`", operation.name()),
-        "it is not in this build",
-    ))
-}
-
-fn failed(operation: Operation) -> impl FnOnce(CommError) -> Error {
-    move |error| Error::Communication {
-        context: format!("headlong bench {}", operation.name()),
-        source: error.into(),
-    }
+fn failed(error: CommError) -> Error {
+    Error::Communication { context: "headlong bench".to_owned(), source: error.into() }
 }

@@ -6,4 +6,5 @@ pub mod iteration;
 pub mod peak;
 pub mod sample;
 pub mod shapes;
+pub mod tune;
 mod vector;

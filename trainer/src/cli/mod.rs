@@ -6,6 +6,7 @@ pub mod train_arguments;
 pub use train_arguments::{LogTarget, TrainArguments, TrainOptions};
 
 use crate::bench::collectives::arguments::CollectiveArguments;
+use crate::bench::tune::TuneArguments;
 use crate::config::OnBadRow;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -259,8 +260,8 @@ pub enum BenchCommand {
     P2p(Anything),
     /// (not in this build)
     Exchange(Anything),
-    /// (not in this build)
-    Tune(Anything),
+    /// Measure the collectives and write the table of costs that the hybrid split reads
+    Tune(TuneArguments),
 }
 
 /// Arguments of `headlong bench iteration`.

@@ -52,6 +52,9 @@ pub struct CollectiveArguments {
     /// A rank that does not come for this long ends the bench
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub deadline_s: f64,
+    /// One rank of a job that this command has started
+    #[arg(long, hide = true)]
+    pub worker: bool,
     /// Where the JSON goes
     #[command(flatten)]
     pub json: JsonOutput,

@@ -77,7 +77,7 @@ pub struct Effort {
 const ITERATIONS: (f64, f64) = (10.0, 20_000.0);
 
 /// What one size gave, the same on every rank.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Timing {
     /// Bytes of one rank's buffer.
     pub bytes: usize,

@@ -188,7 +188,7 @@ mod tests {
         assert!((row.algorithm_gb_per_s() - 1.048576).abs() < 1e-9);
         assert_eq!(Operation::AllReduce.bus_factor(4), 1.5);
         assert_eq!(Operation::AllToAll.bus_factor(4), 0.75);
-        let found = text(&[row.clone()]);
+        let found = text(std::slice::from_ref(&row));
         assert!(found.contains("1048576") && found.contains("1.57"), "{found}");
         assert_eq!(document(&[row])["rows"][0]["p50_us"], 1000.0);
     }
