@@ -7,6 +7,9 @@ use crate::machine::Machine;
 use crate::output;
 use crate::plan::{Facts, Plan};
 use crate::preset::KAGGLE_CARDINALITIES;
+use crate::report::Reporter;
+use crate::train::Prepared;
+use headlong_embedding::hybrid::split::Split;
 use headlong_reader::dictionary::Dictionary;
 
 /// Prints the plan of a configuration and refuses what does not fit.
@@ -17,12 +20,30 @@ pub fn run(arguments: &PlanArguments) -> Result<()> {
     let (config, options) = arguments.train.resolve()?;
     let (rows, note) = planned_rows(&config)?;
     let data_rows = arguments.data_rows.or_else(|| known_data_rows(&config));
-    let plan =
-        Plan::new(&config, &Facts { table_rows: &rows, data_rows, machine: &Machine::detect(), split: None });
+    let (split, split_note) = planned_split(&config)?;
+    let machine = Machine::detect();
+    let facts = Facts { table_rows: &rows, data_rows, machine: &machine, split: split.as_ref() };
+    let plan = Plan::new(&config, &facts);
     let document = serde_json::to_value(&plan).expect("a plan has a JSON form");
-    let text = format!("plan of {}\n{}{note}", options.origin, plan.to_text());
+    let text = format!("plan of {}\n{}{note}{split_note}", options.origin, plan.to_text());
     output::answer(&arguments.json, &text, &document)?;
     plan.check(&config)
+}
+
+/// The split of the rows among the ranks, from statistics of the training files' first batches; with a note where there are ranks
+/// but no statistics.
+fn planned_split(config: &Config) -> Result<(Option<Split>, String)> {
+    if config.run.ranks == 1 {
+        return Ok((None, String::new()));
+    }
+    let dictionary_to_build = config.data.ids == Ids::Dictionary && config.data.dictionary.is_none();
+    if config.data.train.is_empty() || dictionary_to_build {
+        let missing = if dictionary_to_build { "the dictionary is" } else { "training files are" };
+        return Ok((None, format!("rows are split among the ranks once {missing} there\n")));
+    }
+    let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
+    let prepared = Prepared::new(config, None, threads, &Reporter::quiet(None))?;
+    Ok((prepared.placement(config)?.split, String::new()))
 }
 
 /// Rows of the training data where they are known without reading it.

@@ -1,0 +1,90 @@
+//! Runs of several ranks through the built program: they save, others go on; what the plan says of bytes is what is counted.
+
+#![cfg(test)]
+
+mod run_support;
+
+use run_support::{Place, Run, last_event, names};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Saved on four ranks, resumed on one, two and eight: the weights are those of one rank that was never interrupted.
+#[test]
+fn a_checkpoint_of_four_ranks_goes_on_on_any_number() {
+    let place = Place::new("rows.txt");
+    let train = place.train().with(&["--set", "sum_blocks=8", "--optimizer", "adagrad", "--set", "train.epochs=2"]);
+    let expected = train.clone().succeeds().digest();
+    let saved = place.path("saved");
+    let half = train.clone().with(&["--ranks", "4", "--set", "comm.ranks_per_node=2", "--set", "train.steps=20"]);
+    half.path("--checkpoint-dir", &saved).succeeds();
+    for (ranks, further) in [("1", "hybrid=off"), ("2", "hybrid=rows=500"), ("8", "schedule=overlapped")] {
+        let copy = place.path(&format!("of {ranks}"));
+        copy_folder(&saved, &copy);
+        let resumed = train.clone().with(&["--resume", "--ranks", ranks, "--set", &format!("run.{further}")]);
+        let outcome = resumed.path("--checkpoint-dir", &copy).succeeds();
+        assert!(outcome.stderr.contains("resumed at step 20"), "{}", outcome.stderr);
+        assert_eq!(outcome.digest(), expected, "{ranks} ranks");
+    }
+    assert!(names(&saved).iter().any(|name| name.contains("20")), "the folder saved to is untouched");
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+fn real_rows() -> Option<PathBuf> {
+    let rows = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
+    if rows.exists() {
+        return Some(rows);
+    }
+    println!("skipped, because {} is absent", rows.display());
+    None
+}
+
+/// Bytes of a step, from the rows of the first ten batches, against those counted over forty.
+#[test]
+fn planned_bytes_agree_with_counted_ones_on_real_rows() {
+    let Some(rows) = real_rows() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for (hybrid, deduplicate) in [("off", "off"), ("off", "rank"), ("auto", "auto"), ("rows=2000", "node")] {
+        let options = |command: &str| {
+            let run = Run::new(command).path("--data", &rows).with(&["--ranks", "4", "--batch-size", "2048"]);
+            let run = run.with(&["--set", "tables.rows=100000", "--set", "comm.ranks_per_node=2"]);
+            let run = run.with(&["--set", "hybrid.statistics_batches=10", "--hybrid", hybrid]);
+            run.with(&["--set", &format!("comm.deduplicate={deduplicate}")]).path("--output-dir", folder.path())
+        };
+        let planned: Value = serde_json::from_str(&options("plan").with(&["--json"]).succeeds().stdout).unwrap();
+        let log = folder.path().join("log.json");
+        options("train").with(&["--steps", "40"]).path("--log-json", &log).succeeds();
+        let counted = &last_event(&log, "done")["exchange_bytes_per_step"];
+        for distance in ["intra_node", "inter_node"] {
+            let planned = &planned["exchange_bytes_per_step"][distance];
+            let planned = planned["forward"].as_f64().unwrap() + planned["backward"].as_f64().unwrap();
+            let counted = counted[distance].as_f64().unwrap();
+            println!("{hybrid}, {deduplicate}, {distance}: planned {planned:.0}, counted {counted:.0}");
+            let error = (planned / counted - 1.0).abs();
+            assert!(error < 0.05, "{hybrid}, {deduplicate}, {distance}: planned {planned}, counted {counted}");
+        }
+    }
+}
+
+/// The same weights on real rows, however many ranks.
+#[test]
+fn four_ranks_train_real_rows_like_one() {
+    let Some(rows) = real_rows() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let digest = |ranks: &str| {
+        let run = Run::new("train").path("--data", &rows).with(&["--preset", "criteo-hashed", "--steps", "100"]);
+        let run = run.with(&["--ranks", ranks, "--set", "sum_blocks=4", "--batch-size", "512"]);
+        run.with(&["--set", "tables.rows=20000"]).path("--output-dir", folder.path()).succeeds().digest()
+    };
+    assert_eq!(digest("1"), digest("4"));
+}
