@@ -1,21 +1,124 @@
-//! stub
-use crate::config::Config;
-use crate::error::Result;
-use headlong_comm::Communicator;
+//! The job that this process belongs to: alone, or one of several processes that a launcher has started.
+//!
+//! Several processes have one rank each. They read the same configuration and the same data; rank 0 leads: it writes what is
+//! written once, and makes first what the others then find (synthetic data, a dictionary).
+
+use crate::config::{Config, TransportChoice};
+use crate::crew::{comm_options, local_topology};
+use crate::error::{Error, Result, chain};
+use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
+use headlong_comm::{CommError, Communicator, Topology, launcher_env};
+use std::time::Duration;
+
+/// This process's place among the processes of a run.
 pub struct Job {
+    /// The configuration, with as many ranks as the launcher has started.
     pub config: Config,
+    communicator: Option<Communicator>,
 }
+
 impl Job {
+    /// Joins the job that a launcher's environment describes; alone where there is none.
+    ///
+    /// # Errors
+    /// An environment or configuration that cannot work, ranks that do not come.
     pub fn join(config: &Config) -> Result<Self> {
-        Ok(Self { config: config.clone() })
+        let launch =
+            launcher_env::read().map_err(communication("the launcher's environment cannot be used"))?;
+        let Some(launch) = launch else { return Self::alone(config) };
+        let mut config = config.clone();
+        if config.run.ranks != 1 && config.run.ranks != launch.world_size {
+            return Err(Error::contradiction(
+                format!("run.ranks = {}", config.run.ranks),
+                format!("{} processes of {}", launch.world_size, launch.launcher.name()),
+                "each process is one rank: leave --ranks away",
+            ));
+        }
+        config.run.ranks = launch.world_size;
+        config.validate()?;
+        if config.run.transport == TransportChoice::Local && launch.world_size > 1 {
+            return Err(Error::contradiction(
+                "run.transport = \"local\"",
+                format!("{} processes of {}", launch.world_size, launch.launcher.name()),
+                "processes reach each other by \"tcp\"",
+            ));
+        }
+        let operation = Duration::from_secs_f64(config.comm.deadline_s);
+        let options = JoinOptions {
+            ranks_per_node: config.comm.ranks_per_node,
+            deadlines: Deadlines { operation, ..Deadlines::default() },
+            progress: Some(&|text| eprintln!("{text}")),
+            ..JoinOptions::new(launch, fingerprint(&config))
+        };
+        let transport =
+            rendezvous::join(&options).map_err(communication("the ranks did not come together"))?;
+        let communicator = Some(Communicator::new(transport, comm_options(&config)));
+        Ok(Self { config, communicator })
     }
+
+    fn alone(config: &Config) -> Result<Self> {
+        if config.run.transport == TransportChoice::Tcp && config.run.ranks > 1 {
+            return Err(Error::config(
+                "run.transport",
+                "\"tcp\" joins processes: start them with `headlong launch -n N -- train ...` or another launcher",
+            ));
+        }
+        Ok(Self { config: config.clone(), communicator: None })
+    }
+
+    /// Whether this process leads: it has rank 0.
     pub fn leads(&self) -> bool {
-        true
+        self.communicator.as_ref().is_none_or(|communicator| communicator.rank().0 == 0)
     }
+
+    /// All ranks and their nodes.
+    pub fn topology(&self) -> Topology {
+        let topology = self.communicator.as_ref().map(|communicator| communicator.topology().clone());
+        topology.unwrap_or_else(|| local_topology(&self.config))
+    }
+
+    /// Runs `work` in the process that leads, and then in the others, which find what the first has made.
+    ///
+    /// # Errors
+    /// That of `work`; in the others also that the one that leads has failed.
     pub fn leader_first<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        work()
+        let Some(communicator) = &self.communicator else { return work() };
+        let barrier =
+            || communicator.barrier().map_err(communication("the other ranks cannot be waited for"));
+        if !self.leads() {
+            barrier()?;
+        }
+        let made = work().inspect_err(|error| {
+            let reason = chain(error);
+            communicator.abort(CommError::Aborted { culprit: communicator.rank(), reason });
+        })?;
+        if self.leads() {
+            barrier()?;
+        }
+        Ok(made)
     }
+
+    /// Hands out the rank of this process, where there are others; once.
     pub fn take_communicator(&mut self) -> Option<Communicator> {
-        None
+        self.communicator.take()
     }
+}
+
+/// Equal for configurations that train the same model in the same way. Folders may differ from process to process, and
+/// threads too.
+fn fingerprint(config: &Config) -> [u8; 32] {
+    let mut config = config.clone();
+    config.run.output_dir = std::path::PathBuf::new();
+    config.run.threads = None;
+    config.checkpoint.dir = config.checkpoint.dir.map(|_| std::path::PathBuf::new());
+    let text = config.to_commented_toml();
+    let mut bytes = [0; 32];
+    for (seed, part) in (0..).zip(bytes.chunks_exact_mut(16)) {
+        part.copy_from_slice(&xxhash_rust::xxh3::xxh3_128_with_seed(text.as_bytes(), seed).to_le_bytes());
+    }
+    bytes
+}
+
+fn communication(context: &'static str) -> impl FnOnce(CommError) -> Error {
+    move |error| Error::Communication { context: context.to_owned(), source: error.into() }
 }

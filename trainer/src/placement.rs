@@ -5,11 +5,11 @@ use crate::build::table_specs;
 use crate::config::{
     CompressChoice, Config, DeduplicateChoice, ExchangeChoice, Hybrid, IdsChoice, TransportChoice,
 };
-use crate::crew::local_topology;
 use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::plan;
+use headlong_comm::Topology;
 use headlong_embedding::hybrid::Partition;
 use headlong_embedding::hybrid::cost::Costs;
 use headlong_embedding::hybrid::split::{HybridMode, Split, SplitOptions, split};
@@ -27,11 +27,16 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The placement of `config` among its ranks.
+    /// The placement of `config` among the ranks of `topology`.
     ///
     /// # Errors
     /// A latency table that cannot be read; a split that does not fit.
-    pub fn new(config: &Config, table_rows: &[u64], statistics: Option<&Statistics>) -> Result<Self> {
+    pub fn new(
+        config: &Config,
+        table_rows: &[u64],
+        topology: &Topology,
+        statistics: Option<&Statistics>,
+    ) -> Result<Self> {
         let specs = table_specs(config, table_rows);
         let statistics = match statistics {
             Some(statistics) if config.run.ranks > 1 => statistics,
@@ -41,11 +46,7 @@ impl Placement {
             }
         };
         let optimizer = config.optimizer.sparse.optimizer();
-        let per_node = node_size(config);
-        let nodes: Vec<usize> = (0..config.run.ranks)
-            .step_by(per_node)
-            .map(|first| per_node.min(config.run.ranks - first))
-            .collect();
+        let nodes: Vec<usize> = (0..topology.num_nodes()).map(|node| topology.node_size(node)).collect();
         let step = (config.train.batch_size * config.train.accumulate) as u64;
         let options = SplitOptions {
             mode: match config.run.hybrid {
@@ -118,11 +119,6 @@ pub fn count(collector: &mut Collector, batch: &Batch) {
         collector.add(table, &bags.values);
     }
     collector.end_batch(batch.num_samples);
-}
-
-/// Ranks of one node, where the configuration alone decides.
-fn node_size(config: &Config) -> usize {
-    local_topology(config).node_size(0)
 }
 
 /// Bytes of one rank that replicated rows may take.

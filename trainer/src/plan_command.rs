@@ -2,6 +2,7 @@
 
 use crate::cli::PlanArguments;
 use crate::config::{Config, Ids, ROWS_FROM_DICTIONARY, TableRows};
+use crate::crew::local_topology;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::output;
@@ -43,7 +44,7 @@ fn planned_split(config: &Config) -> Result<(Option<Split>, String)> {
     }
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let prepared = Prepared::new(config, None, threads, &Reporter::quiet(None))?;
-    Ok((prepared.placement(config)?.split, String::new()))
+    Ok((prepared.placement(config, &local_topology(config))?.split, String::new()))
 }
 
 /// Rows of the training data where they are known without reading it.

@@ -9,7 +9,7 @@ use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
 use super::shapes::{NUM_DENSE, Shape};
 use crate::cli::{IterationArguments, RowCap};
 use crate::config::{Config, DeviceChoice, ModelConfig, Precision, ScheduleChoice, TableRows};
-use crate::crew::{Crew, CrewOptions};
+use crate::crew::{Crew, CrewOptions, local_topology};
 use crate::engine::StepRates;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -166,7 +166,7 @@ impl SteadyTrainer {
         let registry = Registry::default();
         // The batches themselves are the statistics.
         let statistics = (config.run.ranks > 1).then(|| statistics_of(config, &shape.rows, &batches));
-        let placement = Placement::new(config, &shape.rows, statistics.as_ref())?;
+        let placement = Placement::new(config, &shape.rows, &local_topology(config), statistics.as_ref())?;
         let config = &placement.decide(config);
         let partition = Some(placement.partition);
         let record = Record { times: true, spans: false };

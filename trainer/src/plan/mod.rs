@@ -111,6 +111,9 @@ pub struct Plan {
     pub cost: StepCost,
     /// Bytes that travel in a step; none at one rank.
     pub exchange_bytes_per_step: ExchangePlan,
+    /// Which rows are replicated, and what that saves; where there are several ranks and statistics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hybrid: Option<hybrid::HybridPlan>,
     /// How the data divides, where its rows are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub division: Option<Division>,
@@ -175,6 +178,7 @@ impl Plan {
         Self {
             embedding_parameters: tables.iter().map(|table| table.rows * table.dim as u64).sum(),
             cost: StepCost::new(config, dense_parameters, facts.machine, threads).with_exchange(facts.split),
+            hybrid: facts.split.map(hybrid::HybridPlan::new),
             division: facts.data_rows.map(|rows| Division::new(config, rows)),
             top_input_width: top_input_width(config),
             samples_per_step: samples_per_step(config),

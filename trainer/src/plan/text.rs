@@ -14,6 +14,9 @@ impl Plan {
         self.write_tables(&mut text);
         self.write_memory(&mut text);
         self.write_step(&mut text);
+        if let Some(hybrid) = &self.hybrid {
+            text += &hybrid.to_text();
+        }
         text
     }
 
@@ -74,8 +77,9 @@ impl Plan {
         let fits = if self.fits { "fits" } else { "DOES NOT FIT" };
         let _ = writeln!(
             text,
-            "memory {} of {} available ({fits}): {}",
+            "memory {}{} of {} available ({fits}): {}",
             bytes(self.bytes_per_rank),
+            if self.ranks > 1 { format!(" a rank, {} ranks,", self.ranks) } else { String::new() },
             bytes(self.available_bytes),
             listed.join(", ")
         );

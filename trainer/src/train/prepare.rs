@@ -11,6 +11,7 @@ use crate::plan::{Facts, Plan};
 use crate::report::{DataSummary, Reporter, count};
 use crate::session::SessionData;
 use crate::statistics;
+use headlong_comm::Topology;
 use headlong_device::pool::Pool;
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::IdMapper;
@@ -100,8 +101,8 @@ impl Prepared {
     ///
     /// # Errors
     /// As [`Placement::new`].
-    pub fn placement(&self, config: &Config) -> Result<Placement> {
-        Placement::new(config, &self.table_rows, self.statistics.as_ref())
+    pub fn placement(&self, config: &Config, topology: &Topology) -> Result<Placement> {
+        Placement::new(config, &self.table_rows, topology, self.statistics.as_ref())
     }
 
     fn make_synthetic(&mut self, config: &Config, threads: usize, reporter: &Reporter) -> Result<()> {
