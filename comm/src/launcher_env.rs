@@ -108,6 +108,11 @@ pub fn read() -> Result<Option<Launch>> {
     parse(&text.collect())
 }
 
+/// The process of the `headlong launch` that has started this one, if one has.
+pub fn launcher_process() -> Option<i32> {
+    std::env::var("HEADLONG_LAUNCHER_PID").ok()?.parse().ok()
+}
+
 /// Finds the launcher's set in `environment`. `None`: there is no launcher.
 ///
 /// # Errors

@@ -110,6 +110,16 @@ pub enum Error {
         /// The transport's error.
         source: Cause,
     },
+    /// A rank of `headlong launch` has failed.
+    #[error("rank {rank} {how}")]
+    Rank {
+        /// Which.
+        rank: usize,
+        /// How its process ended.
+        how: String,
+        /// What the launcher ends with.
+        exit_code: u8,
+    },
     /// A signal ended the run after its state was saved.
     #[error("stopped by {}", signal_name(*signal))]
     Interrupted {
@@ -184,6 +194,7 @@ impl Error {
             | Self::Usage(_) => 2,
             Self::Io { .. } | Self::NotFinite { .. } | Self::Failed { .. } | Self::Abandoned => 1,
             Self::Communication { .. } => 3,
+            Self::Rank { exit_code, .. } => *exit_code,
             Self::SlowerThanBaseline(_) => 4,
             Self::Interrupted { signal } => u8::try_from(128 + signal).unwrap_or(1),
         }

@@ -18,6 +18,7 @@ pub mod digest;
 pub mod doctor;
 pub mod error;
 pub mod export;
+pub mod launch;
 pub mod learning_rate;
 pub mod machine;
 pub mod metrics;

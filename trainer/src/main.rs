@@ -8,6 +8,7 @@ use headlong::{checkpoint_command, config_command, data_command, doctor, inferen
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    headlong::launch::follow_launcher();
     let answer = match Cli::parse().command {
         Some(command) => dispatch(command),
         None => output::print(&Cli::command().render_help().to_string()),
@@ -29,7 +30,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Plan(arguments) => plan_command::run(&arguments),
         Command::Data(command) => data(&command),
         Command::Checkpoint(command) => checkpoint_command::run(&command),
-        Command::Launch(_) => absent("headlong launch"),
+        Command::Launch(arguments) => headlong::launch::run(&arguments),
         Command::Bench(command) => bench(&command),
         Command::Kernels(KernelsCommand::Build(_)) => absent("headlong kernels build"),
         Command::Kernels(KernelsCommand::Report(_)) => absent("headlong kernels report"),

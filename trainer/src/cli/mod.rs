@@ -40,8 +40,8 @@ pub enum Command {
     /// Look at a checkpoint, check it, export it
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
-    /// Start N processes of a headlong command (not in this build)
-    Launch(Anything),
+    /// Start N processes of a headlong command, one rank each, and wait for all of them
+    Launch(LaunchArguments),
     /// Measure this machine
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -68,6 +68,29 @@ pub struct Anything {
     /// Not looked at
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub arguments: Vec<String>,
+}
+
+/// Arguments of `headlong launch`.
+#[derive(Debug, Args)]
+pub struct LaunchArguments {
+    /// How many ranks
+    #[arg(short = 'n', long = "ranks", value_name = "N")]
+    pub ranks: usize,
+    /// Give each rank its own part of the processors (auto), or let all run anywhere (off)
+    #[arg(long, value_enum, default_value_t = Bind::Auto)]
+    pub bind: Bind,
+    /// The command and its options, as after `headlong`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// Whether `headlong launch` binds ranks to processors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Bind {
+    /// An even split of the processors, where there are enough.
+    Auto,
+    /// Anywhere.
+    Off,
 }
 
 /// Where the machine-readable form of an answer goes.

@@ -1,0 +1,143 @@
+//! Whose fault it was: a pure function over how the ranks have ended.
+
+use crate::error::{Error, Result};
+use std::time::Duration;
+
+/// How a rank's process has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By itself, with this code.
+    Code(i32),
+    /// By a signal that the launcher has not sent.
+    Signal(i32),
+    /// Not by itself: the launcher has killed it when its time was over.
+    Late,
+}
+
+/// A rank's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// Which rank.
+    pub rank: usize,
+    /// How.
+    pub end: End,
+    /// When, since the start.
+    pub at: Duration,
+}
+
+/// The exit code of a rank whose communication has failed: mostly a victim of another rank.
+const COMMUNICATION: i32 = 3;
+
+impl Outcome {
+    /// How likely this rank is the one that has failed first: smaller is likelier.
+    fn suspicion(&self) -> (u8, Duration) {
+        let class = match self.end {
+            End::Signal(_) => 0,
+            End::Code(code) if code != 0 && code != COMMUNICATION => 1,
+            End::Late => 2,
+            End::Code(COMMUNICATION) => 3,
+            End::Code(_) => 4,
+        };
+        (class, self.at)
+    }
+}
+
+/// Names the rank that has failed first. `forwarded` is the signal that the user has sent, if any.
+///
+/// # Errors
+/// [`Error::Rank`] with the culprit and its exit code; [`Error::Interrupted`] when all ended because they were asked to.
+pub fn judge(outcomes: &[Outcome], forwarded: Option<i32>, grace: Duration) -> Result<()> {
+    let culprit = outcomes
+        .iter()
+        .min_by_key(|outcome| outcome.suspicion())
+        .filter(|outcome| outcome.end != End::Code(0));
+    let Some(culprit) = culprit else { return Ok(()) };
+    if let Some(signal) = forwarded {
+        let asked = |end: End| {
+            matches!(end, End::Code(0)) || end == End::Signal(signal) || end == End::Code(128 + signal)
+        };
+        if outcomes.iter().all(|outcome| asked(outcome.end)) {
+            return Err(Error::Interrupted { signal });
+        }
+    }
+    let victims: Vec<String> = outcomes
+        .iter()
+        .filter(|outcome| outcome.rank != culprit.rank && outcome.end == End::Code(COMMUNICATION))
+        .map(|outcome| outcome.rank.to_string())
+        .collect();
+    let (how, exit_code) = match culprit.end {
+        End::Code(code) => (format!("has failed with exit code {code}"), u8::try_from(code).unwrap_or(1)),
+        End::Signal(signal) => {
+            let code = if victims.is_empty() { 1 } else { COMMUNICATION as u8 };
+            (format!("was killed by {}", signal_text(signal)), code)
+        }
+        End::Late => {
+            let seconds = grace.as_secs();
+            (
+                format!("did not end within {seconds} s after the others had failed, and was killed"),
+                COMMUNICATION as u8,
+            )
+        }
+    };
+    let others = match victims.len() {
+        0 => String::new(),
+        1 => format!("; rank {} then had nobody to talk to", victims[0]),
+        _ => format!("; ranks {} then had nobody to talk to", victims.join(", ")),
+    };
+    Err(Error::Rank { rank: culprit.rank, how: format!("{how}{others}"), exit_code })
+}
+
+fn signal_text(signal: i32) -> String {
+    let hint =
+        if signal == libc::SIGKILL { ": by somebody, or by the system for want of memory" } else { "" };
+    match signal_hook::low_level::signal_name(signal) {
+        Some(name) => format!("{name}{hint}"),
+        None => format!("signal {signal}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(ends: &[(End, u64)], forwarded: Option<i32>) -> Option<(String, u8)> {
+        let outcome = |(rank, (end, at)): (usize, &(End, u64))| Outcome {
+            rank,
+            end: *end,
+            at: Duration::from_millis(*at),
+        };
+        let outcomes: Vec<Outcome> = ends.iter().enumerate().map(outcome).collect();
+        let error = judge(&outcomes, forwarded, Duration::from_secs(10)).err()?;
+        Some((error.to_string(), error.exit_code()))
+    }
+
+    #[test]
+    fn the_culprit_is_named_even_where_victims_end_first() {
+        use End::{Code, Late, Signal};
+        assert_eq!(verdict(&[(Code(0), 5), (Code(0), 9)], None), None);
+        let cases: &[(&[(End, u64)], &str, u8)] = &[
+            (
+                &[(Code(3), 10), (Code(1), 20), (Code(3), 15)],
+                "rank 1 has failed with exit code 1; ranks 0, 2",
+                1,
+            ),
+            (&[(Code(3), 10), (Signal(9), 20)], "rank 1 was killed by SIGKILL", 3),
+            (&[(Code(0), 10), (Signal(11), 20)], "rank 1 was killed by SIGSEGV", 1),
+            (&[(Code(3), 10), (Late, 9000)], "rank 1 did not end within 10 s", 3),
+            (&[(Code(2), 10), (Late, 9000)], "rank 0 has failed with exit code 2", 2),
+            (&[(Code(3), 12), (Code(3), 10)], "rank 1 has failed with exit code 3; rank 0", 3),
+        ];
+        for (ends, words, code) in cases {
+            let (text, found) = verdict(ends, None).expect("a failure");
+            assert!(text.contains(words) && found == *code, "{ends:?}: {text} ({found})");
+        }
+    }
+
+    #[test]
+    fn ranks_that_were_asked_to_end_have_not_failed() {
+        let asked = [(End::Code(130), 10), (End::Signal(2), 11), (End::Code(0), 12)];
+        assert_eq!(verdict(&asked, Some(2)), Some(("stopped by SIGINT".into(), 130)));
+        let not_all = [(End::Code(130), 10), (End::Code(1), 11)];
+        assert!(verdict(&not_all, Some(2)).is_some_and(|(text, _)| text.starts_with("rank")));
+    }
+}
