@@ -66,6 +66,7 @@ fn on_one_rank(
     operations: &[Operation],
     arguments: &CollectiveArguments,
 ) -> Result<Answer, CommError> {
+    arguments.bind.tie(communicator.rank().0, communicator.num_ranks());
     let sizes_of = |operation| if operation == Operation::Barrier { vec![0] } else { arguments.sizes() };
     let sizes = |&operation: &Operation| {
         let of_size = |bytes| measure(communicator, operation, bytes, &arguments.effort());

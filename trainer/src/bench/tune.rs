@@ -87,13 +87,17 @@ fn to_toml(backend: Backend, answer: &Answer) -> Result<String> {
             ));
         }
     };
-    let link = if nodes == 1 { &mut costs.intra } else { &mut costs.inter };
+    let link = if nodes == 1 || backend == Backend::Local { &mut costs.intra } else { &mut costs.inter };
     *link = LinkCosts {
         all_reduce: table(Operation::AllReduce, &answer.timings[0], ranks, 1.0)?,
         // What a rank keeps for itself does not count.
         all_to_all: table(Operation::AllToAll, &answer.timings[1], ranks, (ranks - 1) as f64 / ranks as f64)?,
         message_us: link.message_us,
     };
+    if backend == Backend::Local {
+        // Nodes of threads are nodes by name alone.
+        costs.inter = costs.intra.clone();
+    }
     costs.direct_bytes = CommOptions::default().one_step_bytes_of(backend.name(), ranks) as f64;
     let measured = toml::to_string(&costs).map_err(Error::failed("writing the costs as TOML"))?;
     Ok(format!(
@@ -107,7 +111,7 @@ fn to_toml(backend: Backend, answer: &Answer) -> Result<String> {
 fn table(operation: Operation, timings: &[Timing], ranks: usize, share: f64) -> Result<LatencyTable> {
     let point = |timing: &Timing| {
         let row = Row::new("", operation, ranks, timing);
-        (timing.bytes as f64 * share, row.p50_us())
+        ((timing.bytes as f64 * share).round(), (row.p50_us() * 1000.0).round() / 1000.0)
     };
     LatencyTable::new(timings.iter().map(point).collect()).map_err(Error::failed(operation.name()))
 }

@@ -43,6 +43,10 @@ pub struct CollectiveArguments {
     /// Way of the parts of alltoall and alltoallv
     #[arg(long, value_name = "flat|hierarchical|auto", default_value = "auto")]
     pub exchange: Way,
+    /// Tie each rank to a core of its own where there are enough: two ranks that share a core of an idle machine wait for each
+    /// other
+    #[arg(long, value_name = "auto|off", default_value = "auto")]
+    pub bind: Bind,
     /// Largest all_reduce that takes one step; as measured by default
     #[arg(long, value_name = "BYTES", hide = true)]
     pub one_step_bytes: Option<Bytes>,
@@ -88,6 +92,29 @@ pub enum Way {
     Hierarchical,
     /// Hierarchical where that can help.
     Auto,
+}
+
+/// Whether ranks are tied to cores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Bind {
+    /// Where there is a core for each.
+    Auto,
+    /// The system places them.
+    Off,
+}
+
+impl Bind {
+    /// Ties the calling thread to the core of its rank. Where the system refuses, the thread stays as it is.
+    pub fn tie(self, rank: usize, num_ranks: usize) {
+        let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
+        if self == Bind::Off || (allowed.count() as usize) < num_ranks {
+            return;
+        }
+        let mut own = rustix::thread::CpuSet::new();
+        let cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));
+        cores.skip(rank).take(1).for_each(|core| own.set(core));
+        let _ = rustix::thread::sched_setaffinity(None, &own);
+    }
 }
 
 /// A number of bytes on the command line.
