@@ -171,9 +171,9 @@ proptest! {
             assert_eq!(bits(&data), expected);
             data.copy_from_slice(&mine);
             let mut final_bits = Vec::new();
-            communicator.all_reduce_chunks(&mut data, chunk, &mut |range, part| {
-                assert_eq!((range.start, range.len()), (final_bits.len(), part.len()), "rising, nothing left out");
-                final_bits.extend(bits(part));
+            communicator.all_reduce_chunks(&mut data, chunk, &mut |range, data| {
+                assert_eq!((range.start, data.len()), (final_bits.len(), len), "rising, nothing left out, all of it shown");
+                final_bits.extend(bits(&data[range]));
             })?;
             assert_eq!(final_bits, expected);
             Ok(())

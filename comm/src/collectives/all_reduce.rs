@@ -28,7 +28,8 @@ impl Communicator {
     }
 
     /// As [`Communicator::all_reduce`], `chunk` elements at a time: `done` is told which part of `data` is final, in rising
-    /// order and once for each element. It may change that part and must not call this communicator.
+    /// order and once for each element, and sees all of `data`: what began in a part before may end in this one. It may change
+    /// what is final and must not call this communicator.
     ///
     /// # Errors
     /// The job's first error.
@@ -60,7 +61,7 @@ impl Communicator {
                 }
                 _ => reduce_in_two_steps(&mut call, part)?,
             }
-            done(range, part);
+            done(range, data);
         }
         Ok(())
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use headlong_comm::transport::Transport;
 use headlong_comm::transport::sim::Random;
-use headlong_comm::{AllToAll, CommError, CommOptions, Communicator, Rank};
+use headlong_comm::{AllReduce, AllToAll, CommError, CommOptions, Communicator, Rank};
 
 use super::{Case, Failure, Job};
 
-/// Ten operations of eight kinds.
+/// Ten operations of nine kinds.
 pub const JOB: Job = Job { name: "collectives", exchanges: 30, body };
 
 const OPERATIONS: u64 = 10;
@@ -45,6 +45,7 @@ fn options(seed: u64) -> CommOptions {
     let mut random = Random::new(seed ^ 0x0b7);
     CommOptions {
         all_to_all: [AllToAll::Flat, AllToAll::Hierarchical, AllToAll::Auto][random.below(3) as usize],
+        all_reduce: [AllReduce::Flat, AllReduce::Auto][random.below(2) as usize],
         one_step_bytes: [None, Some(0), Some(64)][random.below(3) as usize],
         chunk_bytes: [64, 1 << 20][random.below(2) as usize],
         ring_bytes: [0, 1 << 20][random.below(2) as usize],
@@ -54,7 +55,7 @@ fn options(seed: u64) -> CommOptions {
 
 impl Script<'_> {
     fn run_one(&self) -> Result<(), Failure> {
-        match self.random(0).below(8) {
+        match self.random(0).below(9) {
             0 => self.communicator.barrier()?,
             1 => self.broadcast()?,
             2 => self.all_gather()?,
@@ -62,6 +63,7 @@ impl Script<'_> {
             4 => self.all_reduce_ring()?,
             5 => self.reduce_scatter()?,
             6 => self.all_to_all()?,
+            7 => self.send_receive()?,
             _ => self.all_to_all_v()?,
         }
         Ok(())
@@ -124,8 +126,8 @@ impl Script<'_> {
         let len = self.length();
         let mut data = self.floats(self.me, len);
         let mut told = 0;
-        self.communicator.all_reduce_chunks(&mut data, 7, &mut |part, _| {
-            assert_eq!(part.start, told, "parts become final in rising order");
+        self.communicator.all_reduce_chunks(&mut data, 7, &mut |part, all| {
+            assert_eq!((part.start, all.len()), (told, len), "parts become final in rising order");
             told = part.end;
         })?;
         self.expect("all_reduce", &data, &self.sum(len))
@@ -177,6 +179,20 @@ impl Script<'_> {
         let mut received = vec![0; expected.len()];
         self.communicator.all_to_all_v(&send, &sent, &mut received, &taken)?;
         self.expect("all_to_all_v", &received, &expected)
+    }
+
+    /// Around the ring, in one direction or the other; some send nothing.
+    fn send_receive(&self) -> Result<(), Failure> {
+        let shift = 1 + self.random(7).below(self.ranks as u64 - 1) as usize;
+        let (next, previous) = ((self.me + shift) % self.ranks, (self.me + self.ranks - shift) % self.ranks);
+        let sends = |rank: usize| self.random(50 + rank as u64).chance(70);
+        let len = self.length();
+        let (mine, expected) = (self.words(self.me, next, len), self.words(previous, self.me, len));
+        let mut received = vec![0; len];
+        let send = sends(self.me).then_some((Rank(next), mine.as_slice()));
+        let receive = sends(previous).then_some((Rank(previous), received.as_mut_slice()));
+        self.communicator.send_receive(send, receive)?;
+        if sends(previous) { self.expect("send_receive", &received, &expected) } else { Ok(()) }
     }
 
     /// The ordered sum of all ranks: neighbours first, one without a neighbour waits.

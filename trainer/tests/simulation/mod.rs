@@ -12,7 +12,7 @@ use headlong::digest::weights_digest;
 use headlong::engine::StepRates;
 use headlong_comm::transport::Transport;
 use headlong_comm::transport::sim::{FaultPlan, Mutation, Random, Report, SimOptions, World};
-use headlong_comm::{CommError, Communicator, Rank, Topology};
+use headlong_comm::{AllReduce, CommError, CommOptions, Communicator, Rank, Topology};
 use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
 use headlong_embedding::{Registry, TableSpec};
 use headlong_reader::{Batch, Jagged};
@@ -27,8 +27,8 @@ const DENSE: usize = 3;
 const DIM: usize = 4;
 /// Steps of a run: the pipeline is full, weights of the second depend on gradients of the first.
 const STEPS: u64 = 3;
-/// About how many exchanges a rank does in a run.
-const EXCHANGES: u64 = 36;
+/// About how many exchanges a rank does in a run whose all-reduces are done in one piece, and in many.
+const EXCHANGES: [u64; 2] = [36, 110];
 
 /// A mistake, in the transport or in its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +140,11 @@ impl Case {
         format!("cargo run --release -p headlong --example simulated_run -- --seed {seed}{faulty}{wrong}")
     }
 
+    /// Whether all-reduces are done in many pieces: frequent rows are then updated while the rest is on its way.
+    fn small_pieces(&self) -> bool {
+        self.seed / 2 % 3 == 0
+    }
+
     fn config(&self) -> Config {
         let mut config = self.work.config(self.topology.num_ranks());
         config.run.schedule = self.schedule;
@@ -164,7 +169,8 @@ impl Case {
         let mut options = SimOptions::new(self.seed);
         if self.faulty && self.bad_data.is_none() {
             let ranks = self.topology.num_ranks();
-            options.faults = FaultPlan::draw(self.seed, ranks, EXCHANGES, options.deadline);
+            let exchanges = EXCHANGES[usize::from(self.small_pieces())];
+            options.faults = FaultPlan::draw(self.seed, ranks, exchanges, options.deadline);
         }
         if let Some(Wrong::Transport(mutation)) = self.wrong {
             options.mutation = Some(mutation);
@@ -184,7 +190,13 @@ impl Case {
             Some(Wrong::Caller(mistake)) => Arc::new(Mistaken::new(end, mistake)),
             _ => end,
         };
-        let communicator = Communicator::new(end, comm_options(config));
+        let options = CommOptions {
+            all_reduce: [AllReduce::Flat, AllReduce::Auto][self.seed as usize / 8 % 2],
+            chunk_bytes: if self.small_pieces() { 64 } else { 512 << 10 },
+            one_step_bytes: (self.small_pieces() || self.seed / 4 % 2 == 0).then_some(0),
+            ..comm_options(config)
+        };
+        let communicator = Communicator::new(end, options);
         let registry = Registry::default();
         let options = CrewOptions {
             partition: Some(Arc::clone(partition)),

@@ -222,7 +222,8 @@ impl State {
 
     fn take_in(&mut self, message: usize, chunk: u32) {
         let to = self.wire[message].to;
-        if self.wire[message].lost || !self.ranks[to].is_live() {
+        let closed = self.ranks[to].phase == Phase::Closed;
+        if self.wire[message].lost || !(closed || self.ranks[to].is_live()) {
             return self.wire.end(message);
         }
         if self.wire[message].fate == Fate::Unseen {
@@ -230,6 +231,10 @@ impl State {
             let new = self.link(from, to).seen.is_new(number);
             if !new && self.mutation != Some(Mutation::AcceptDuplicates) {
                 self.wire.end(message);
+            } else if closed {
+                // Nobody is left to take it.
+                self.wire[message].lost = true;
+                return self.wire.end(message);
             } else {
                 self.wire[message].fate = Fate::Held;
                 self.ranks[to].inbox.push(message);
