@@ -5,6 +5,7 @@
 //! what the columns mean.
 
 mod real;
+mod run;
 mod terabyte;
 mod terabyte_plan;
 
@@ -72,12 +73,21 @@ pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
         println!("{}", line.text());
         harness.keep_row(line.json());
     };
-    match real::lines(smoke)? {
-        Ok(lines) => lines.iter().for_each(&mut keep),
-        Err(reason) => println!("real rows skipped, because {reason}"),
-    }
+    let real = match real::Real::read(smoke)? {
+        Ok(real) => {
+            real::lines(&real, smoke)?.iter().for_each(&mut keep);
+            Some(real)
+        }
+        Err(reason) => {
+            println!("real rows skipped, because {reason}");
+            None
+        }
+    };
     terabyte_plan::lines(smoke, &mut keep);
-    Ok(())
+    match real {
+        Some(real) => run::compare(&real, smoke, harness),
+        None => Ok(()),
+    }
 }
 
 /// The split that sends the fewest bytes between nodes where equal rows are not merged.

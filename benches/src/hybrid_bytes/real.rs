@@ -6,7 +6,8 @@ use headlong_embedding::hybrid::cost::Costs;
 use headlong_embedding::hybrid::split::{Split, SplitOptions, split};
 use headlong_embedding::hybrid::statistics::{Collector, Statistics, StatisticsOptions};
 use headlong_embedding::hybrid::traffic::{
-    Cluster, Exchange, Hops, ID_BYTES, IdSource, Merge, all_reduce, count_bytes, count_vectors, optimum,
+    AllReduce, Cluster, Exchange, Hops, ID_BYTES, IdSource, Merge, all_reduce, count_bytes, count_vectors,
+    optimum,
 };
 use headlong_embedding::hybrid::{Partition, Place};
 use headlong_reader::{Batch, CriteoTextReader, IdMapper, IdPolicy, Position, Reader, TextOptions};
@@ -16,56 +17,70 @@ use std::path::Path;
 /// Where the sample of Criteo's Kaggle rows lies, beside the project.
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz");
 
-/// Distinct values of C1 to C26 in the full Kaggle data: rows of the tables that ids are hashed into.
-const TABLE_ROWS: [u64; 26] = [
-    1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194, 27, 14_992,
-    5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
+/// Distinct values of C1 to C26 in the full Kaggle data, at most a million: rows of the tables that ids are hashed into.
+pub(super) const TABLE_ROWS: [u64; 26] = [
+    1460, 583, 1_000_000, 1_000_000, 305, 24, 12_517, 633, 3, 93_145, 5683, 1_000_000, 3194, 27, 14_992,
+    1_000_000, 10, 5652, 2173, 4, 1_000_000, 18, 15, 286_181, 105, 142_572,
 ];
-const DIM: usize = 16;
-const BATCH_SIZE: usize = 2048;
+pub(super) const DIM: usize = 16;
+pub(super) const BATCH_SIZE: usize = 2048;
 /// Batches that the split is made from; the others are counted.
 const STATISTICS_BATCHES: usize = 24;
 
-/// Rows of each table, for one batch.
-type Rows = Vec<Vec<u64>>;
+/// Real rows.
+pub(super) struct Real {
+    /// The tables.
+    pub(super) specs: Vec<TableSpec>,
+    /// Of the first batches.
+    pub(super) statistics: Statistics,
+    /// The batches after them.
+    pub(super) held_out: Vec<Batch>,
+}
 
-/// The lines of the table, or why there are none.
-pub(super) fn lines(smoke: bool) -> anyhow::Result<Result<Vec<Line>, String>> {
-    if !Path::new(FILE).exists() {
-        return Ok(Err(format!("{FILE} is absent")));
+impl Real {
+    /// Reads them; or says why there are none.
+    pub(super) fn read(smoke: bool) -> anyhow::Result<Result<Self, String>> {
+        if !Path::new(FILE).exists() {
+            return Ok(Err(format!("{FILE} is absent")));
+        }
+        let mut batches = read()?;
+        let specs: Vec<_> = (1..)
+            .zip(TABLE_ROWS)
+            .map(|(column, rows)| TableSpec::new(&format!("C{column}"), rows, DIM))
+            .collect();
+        let mut held_out = batches.split_off(STATISTICS_BATCHES.min(batches.len() / 2));
+        held_out.truncate(if smoke { 2 } else { usize::MAX });
+        Ok(Ok(Self { statistics: collect(&specs, &batches), specs, held_out }))
     }
-    let batches = read()?;
-    let specs: Vec<_> = (1..)
-        .zip(TABLE_ROWS)
-        .map(|(column, rows)| TableSpec::new(&format!("C{column}"), rows, DIM))
-        .collect();
-    let (counted, held_out) = batches.split_at(STATISTICS_BATCHES.min(batches.len() / 2));
-    let statistics = collect(&specs, counted);
-    let held_out = if smoke { &held_out[..1] } else { held_out };
+}
+
+/// The lines of the table.
+pub(super) fn lines(real: &Real, smoke: bool) -> anyhow::Result<Vec<Line>> {
     let shapes = if smoke { &SHAPES[..1] } else { &SHAPES[..] };
-    let line =
-        |&(nodes, each): &(usize, usize)| line(&specs, &statistics, held_out, Cluster::even(nodes, each));
-    shapes.iter().map(line).collect::<anyhow::Result<_>>().map(Ok)
+    let line = |&(nodes, each): &(usize, usize)| {
+        line(&real.specs, &real.statistics, &real.held_out, Cluster::even(nodes, each))
+    };
+    shapes.iter().map(line).collect()
 }
 
 /// All full batches.
-fn read() -> anyhow::Result<Vec<Rows>> {
+fn read() -> anyhow::Result<Vec<Batch>> {
     let ids = IdMapper::new(IdPolicy::Hash { function: Default::default() }, &TABLE_ROWS)?;
     let options = TextOptions { batch_size: BATCH_SIZE, epochs: Some(1), ..TextOptions::default() };
     let mut reader = CriteoTextReader::open(&[FILE.into()], ids, &options, &Position::default())?;
     let (mut batch, mut batches) = (Batch::default(), Vec::new());
     while reader.next(&mut batch)? {
         if batch.num_samples == BATCH_SIZE {
-            batches.push(batch.sparse.iter().map(|bags| bags.values.clone()).collect());
+            batches.push(batch.clone());
         }
     }
     Ok(batches)
 }
 
-fn collect(specs: &[TableSpec], batches: &[Rows]) -> Statistics {
+fn collect(specs: &[TableSpec], batches: &[Batch]) -> Statistics {
     let mut collector = Collector::new(specs, &StatisticsOptions::default());
     for batch in batches {
-        batch.iter().enumerate().for_each(|(table, rows)| collector.add(table, rows));
+        batch.sparse.iter().enumerate().for_each(|(table, bags)| collector.add(table, &bags.values));
         collector.end_batch(BATCH_SIZE);
     }
     collector.finish()
@@ -74,7 +89,7 @@ fn collect(specs: &[TableSpec], batches: &[Rows]) -> Statistics {
 fn line(
     specs: &[TableSpec],
     statistics: &Statistics,
-    held_out: &[Rows],
+    held_out: &[Batch],
     cluster: Cluster,
 ) -> anyhow::Result<Line> {
     let mut options = SplitOptions::new(specs, cluster.clone(), BATCH_SIZE as u64, &SGD);
@@ -103,8 +118,7 @@ fn line(
         pure: both_ways(count(&nothing, Merge::Off)),
         rank: both_ways(count(&nothing, Merge::Rank)),
         node: both_ways(count(&nothing, Merge::Node)),
-        hybrid: both_ways(count(&owners(&hybrid)?, Merge::Off))
-            + frequent(&hybrid, headlong_embedding::hybrid::traffic::AllReduce::Hierarchical),
+        hybrid: both_ways(count(&owners(&hybrid)?, Merge::Off)) + frequent(&hybrid, AllReduce::Hierarchical),
         hybrid_rows: hybrid.frequent_rows(),
         optimum: optimum(&cluster, rates(held_out).into_iter()) * row_bytes,
         auto: Auto {
@@ -123,12 +137,13 @@ fn count(
     partition: &Partition,
     merge: Merge,
     exchange: Exchange,
-    batches: &[Rows],
+    batches: &[Batch],
 ) -> Hops {
     let ranks = cluster.num_ranks();
-    let all = batches.iter().flat_map(|batch| batch.iter().enumerate());
+    let all = batches.iter().flat_map(|batch| batch.sparse.iter().enumerate());
     let sum: Hops = all
-        .map(|(table, rows)| {
+        .map(|(table, bags)| {
+            let rows = &bags.values;
             let slice = |rank: usize| &rows[rank * rows.len() / ranks..(rank + 1) * rows.len() / ranks];
             let slices: Vec<_> = (0..ranks).map(slice).collect();
             let owner_of = |row: u64| match partition.classify(table, row) {
@@ -142,10 +157,10 @@ fn count(
 }
 
 /// (λ, 1) of every row in these batches, as they were counted there: with hindsight, so the optimum is a little too low.
-fn rates(batches: &[Rows]) -> Vec<(f64, f64)> {
+fn rates(batches: &[Batch]) -> Vec<(f64, f64)> {
     let mut counts = HashMap::<(usize, u64), u64>::new();
-    for (table, rows) in batches.iter().flat_map(|batch| batch.iter().enumerate()) {
-        rows.iter().for_each(|&row| *counts.entry((table, row)).or_default() += 1);
+    for (table, bags) in batches.iter().flat_map(|batch| batch.sparse.iter().enumerate()) {
+        bags.values.iter().for_each(|&row| *counts.entry((table, row)).or_default() += 1);
     }
     counts.into_values().map(|count| (count as f64 / batches.len() as f64, 1.0)).collect()
 }

@@ -13,7 +13,7 @@
 //! most 200 values have one piece from rank 2 on; all of them together have 397 rows, which decide nothing.
 //!
 //! Note: ids come and go over 24 days, so 8,000 rows in a row have fewer distinct values than a smooth law over 24 days would give; a
-//! batch is such rows.
+//! batch is such rows. [`Batches::FromAllDays`] is the smooth law, for batches that were shuffled row by row.
 
 use headlong_device::rng::CounterRng;
 
@@ -86,6 +86,16 @@ pub struct Bin {
     pub share: f64,
 }
 
+/// Where the rows of a batch come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batches {
+    /// One after the other, as in the files.
+    Neighbours,
+    /// Anywhere in 24 days, whose ids come and go: where a smooth power law through the counts of 24 days has more distinct values in
+    /// 8,000 draws than 8,000 neighbours have, that law.
+    FromAllDays,
+}
+
 /// How frequent the values of one column are.
 #[derive(Debug, Clone)]
 pub struct Law {
@@ -98,12 +108,12 @@ pub struct Law {
 }
 
 impl Law {
-    /// The laws of the 26 columns.
-    pub fn all() -> Vec<Self> {
-        COLUMNS.iter().map(Self::new).collect()
+    /// The laws of the 26 columns in a batch of neighbouring rows, or of rows drawn from all 24 days.
+    pub fn all(batches: Batches) -> Vec<Self> {
+        COLUMNS.iter().map(|facts| Self::new(facts, batches)).collect()
     }
 
-    fn new(facts: &Facts) -> Self {
+    fn new(facts: &Facts, batches: Batches) -> Self {
         let [all, three, fifteen] = facts.distinct.map(|values| values as f64);
         let top = facts.top.map(|count| count as f64 / HEAD_ROWS);
         let once = 1.0 / ALL_ROWS;
@@ -119,10 +129,18 @@ impl Law {
             let tail = [(rank, share), (fifteen, 15.0 * once), (three, 3.0 * once), (all, once)];
             bins(&[head, tail].concat())
         };
+        let head = facts.distinct_of_head as f64;
+        if batches == Batches::FromAllDays {
+            let smooth =
+                |first: f64| bins(&[(1.0, first), (fifteen, 15.0 * once), (three, 3.0 * once), (all, once)]);
+            let law = smooth(bisect((15.0 * once, 1.0), |first| total(&smooth(first)) - 1.0));
+            if expected_distinct(&law, HEAD_ROWS) > head {
+                return Self::of_bins(facts.rows, law);
+            }
+        }
         let with_bend = |rank: f64| {
             through(rank, bisect((15.0 * once, top[3]), |share| total(&through(rank, share)) - 1.0))
         };
-        let head = facts.distinct_of_head as f64;
         let off = |rank: f64| expected_distinct(&with_bend(rank), HEAD_ROWS) - head;
         Self::of_bins(facts.rows, with_bend(bisect((FIRST_BEND, fifteen * 0.9), off)))
     }
@@ -199,7 +217,7 @@ mod tests {
 
     #[test]
     fn laws_have_the_figures_they_are_made_of() {
-        for (column, (law, facts)) in Law::all().iter().zip(&COLUMNS).enumerate() {
+        for (column, (law, facts)) in Law::all(Batches::Neighbours).iter().zip(&COLUMNS).enumerate() {
             assert!((total(&law.bins) - 1.0).abs() < 1e-9);
             let distinct = expected_distinct(&law.bins, HEAD_ROWS);
             let known = facts.distinct_of_head as f64;
@@ -216,8 +234,19 @@ mod tests {
     }
 
     #[test]
+    fn batches_from_all_days_have_more_distinct_values() {
+        let (near, far) = (Law::all(Batches::Neighbours), Law::all(Batches::FromAllDays));
+        for (near, far) in near.iter().zip(&far) {
+            let distinct = |law: &Law| expected_distinct(&law.bins, HEAD_ROWS);
+            assert!(distinct(far) > distinct(near) * 0.999 && (total(&far.bins) - 1.0).abs() < 1e-9);
+        }
+        let first = expected_distinct(&far[0].bins, HEAD_ROWS);
+        assert!((4200.0..4400.0).contains(&first), "{first}");
+    }
+
+    #[test]
     fn draws_follow_the_law() {
-        let law = &Law::all()[0];
+        let law = &Law::all(Batches::Neighbours)[0];
         let mut rows = vec![0; 40_000];
         law.draw(1, 0, &mut rows);
         let top = rows.iter().filter(|&&row| row == 0).count() as f64 / 40_000.0;

@@ -1,6 +1,6 @@
 //! Frequencies like those of the Terabyte logs: a split from counts of draws, judged by the rates that they were drawn with.
 
-use super::terabyte::Law;
+use super::terabyte::{Batches, Law};
 use super::{Auto, Line, SGD, SHAPES, fewest_bytes, predicted};
 use headlong_embedding::TableSpec;
 use headlong_embedding::hybrid::TablePlacement;
@@ -24,22 +24,21 @@ const DENSE_BYTES: u64 = 2_369_537 * 4;
 
 /// Hands the lines of the table to `keep`.
 pub(super) fn lines(smoke: bool, keep: &mut dyn FnMut(&Line)) {
-    let laws = Law::all();
-    let specs: Vec<_> =
-        (1..).zip(&laws).map(|(column, law)| TableSpec::new(&format!("C{column}"), law.rows, DIM)).collect();
-    let statistics = draw(&specs, &laws, if smoke { 1 } else { STATISTICS_BATCHES });
-    let few = [(SMALL_BATCH, &SHAPES[..3]), (LARGE_BATCH, &SHAPES[..])];
-    for (batch_size, shapes) in if smoke { &few[..1] } else { &few[..] } {
-        for &(nodes, each) in *shapes {
-            keep(
-                &Plan {
-                    specs: &specs,
-                    laws: &laws,
-                    batch_size: *batch_size,
-                    cluster: Cluster::even(nodes, each),
-                }
-                .line(&statistics),
-            );
+    let near: &[_] = &[(SMALL_BATCH, &SHAPES[..3]), (LARGE_BATCH, &SHAPES[..])];
+    let far: &[_] = &[(LARGE_BATCH, &SHAPES[2..4])];
+    let cases = [("terabyte", Batches::Neighbours, near), ("shuffled", Batches::FromAllDays, far)];
+    for (data, batches, sizes) in cases.into_iter().take(if smoke { 1 } else { 2 }) {
+        let laws = Law::all(batches);
+        let specs: Vec<_> = (1..)
+            .zip(&laws)
+            .map(|(column, law)| TableSpec::new(&format!("C{column}"), law.rows, DIM))
+            .collect();
+        let statistics = draw(&specs, &laws, if smoke { 1 } else { STATISTICS_BATCHES });
+        for &(batch_size, shapes) in if smoke { &sizes[..1] } else { sizes } {
+            for &(nodes, each) in shapes {
+                let cluster = Cluster::even(nodes, each);
+                keep(&Plan { data, specs: &specs, laws: &laws, batch_size, cluster }.line(&statistics));
+            }
         }
     }
 }
@@ -58,6 +57,7 @@ fn draw(specs: &[TableSpec], laws: &[Law], num_batches: u64) -> Statistics {
 }
 
 struct Plan<'a> {
+    data: &'static str,
     specs: &'a [TableSpec],
     laws: &'a [Law],
     batch_size: u64,
@@ -77,7 +77,7 @@ impl Plan<'_> {
         let nodes = self.cluster.num_nodes() as f64;
         let both_ways = |merge| 2.0 * self.all_rows(merge).inter * ROW_BYTES / nodes;
         Line {
-            data: "terabyte",
+            data: self.data,
             batch_size: self.batch_size,
             pure: both_ways(Merge::Off),
             rank: both_ways(Merge::Rank),

@@ -1,6 +1,6 @@
 //! What a step's exchange costs in time: measured latencies, and what is assumed where nothing was measured.
 
-use super::traffic::{AllReduce, Cluster, Exchange, Hops, IdSource, Merge, Traffic, Variant};
+use super::traffic::{AllReduce, Cluster, Exchange, Hops, IdSource, Merge, Traffic, Variant, all_reduce};
 use serde::{Deserialize, Serialize};
 
 /// Time of an operation by its size, as measured.
@@ -43,6 +43,10 @@ impl From<LatencyTable> for Vec<(f64, f64)> {
 
 /// Smallest and largest size of the points of a line.
 const LINE_SIZES: (u32, u32) = (6, 30);
+
+/// Bytes that may lie in an all-reduce besides gradients: sums of the loss, what rounds the counts of touched rows up. So near its limit no
+/// direct step is planned: the run would not take it, and the other ways send a fraction.
+const BESIDES_BYTES: f64 = 1024.0;
 
 /// Bytes a microsecond of what costs nothing.
 const FREE: f64 = 1e30;
@@ -248,7 +252,7 @@ impl Costs {
     /// How an all-reduce of `bytes` is done on `cluster`.
     pub fn all_reduce_way(&self, cluster: &Cluster, bytes: f64) -> AllReduce {
         match self.all_reduce {
-            _ if bytes <= self.direct_bytes => AllReduce::Direct,
+            _ if bytes + BESIDES_BYTES <= self.direct_bytes => AllReduce::Direct,
             AllReduce::Hierarchical if !(cluster.has_levels() && cluster.nodes_are_subtrees()) => {
                 AllReduce::TwoSteps
             }
@@ -281,12 +285,19 @@ impl Costs {
         if cluster.num_nodes() == 1 {
             return self.intra.all_reduce.us(bytes);
         }
-        match self.all_reduce_way(cluster, bytes) {
+        let way = self.all_reduce_way(cluster, bytes);
+        match way {
             AllReduce::Hierarchical => {
                 let rail = bytes / cluster.largest_node() as f64;
                 self.intra.all_reduce.us(bytes) + self.inter.all_reduce.us(rail)
             }
-            AllReduce::Direct | AllReduce::TwoSteps => self.inter.all_reduce.us(bytes),
+            AllReduce::TwoSteps => self.inter.all_reduce.us(bytes),
+            AllReduce::Direct => {
+                // However short it is, its bytes go to every other rank.
+                let sent = all_reduce(cluster, way, bytes);
+                let exchange = self.all_to_all_us(cluster, Merge::Off, Exchange::Flat, sent);
+                self.inter.all_reduce.us(bytes).max(exchange)
+            }
         }
     }
 }
