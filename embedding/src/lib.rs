@@ -10,7 +10,7 @@
 //!   ↓
 //! row index    below TableSpec::rows, the same on every rank                      [ids]     Ids, JaggedRef
 //!   ↓
-//! owner        the rank that holds the row (one rank: always this one)            [route]   a place for the split
+//! owner        the rank that holds the row, or all of them (one rank: this one)   [hybrid]  Partition, Place
 //!   ↓
 //! local row    where the owner keeps it (one rank: the row index)                 [route]   Route: unique rows, samples
 //!   ↓
@@ -27,11 +27,13 @@
 //! # Where things are
 //!
 //! * [`set`]: [`EmbeddingSet`], all tables of one rank; what the schedule calls.
+//! * [`hybrid`]: [`hybrid::HybridSet`], the tables of one rank among many: frequent rows on all ranks, the others with one owner each;
+//!   the statistics, costs and split that choose which.
 //! * [`route`], [`lookup`], [`update`]: the ops, one folder each; its `mod.rs` states formula, shapes and errors.
 //! * [`table`]: [`TableSpec`], and the trait [`EmbeddingTable`] that the author of a table writes;
 //!   [`tables`]: ours; [`registry`]: kinds by name; [`testing`]: the suite that any table must pass.
 //! * [`init`]: initial values, a function of seed, table and row; [`checkpoint`]: rows on their way to files.
-//! * [`oracle`]: the slow, obvious version of all of it.
+//! * [`oracle`]: the slow, obvious version of all of it, all ranks in one object.
 //!
 //! ```
 //! use headlong_device::optimizer::{Optimizer, Step};

@@ -152,29 +152,28 @@ impl Merge {
         self.local_rows
     }
 
-    /// Makes the sources' lists itself, from the rows of each of their ranks: `mine` calls back with each of rank `rank`'s rows
-    /// that belongs here. `ranks` ranks stand behind one source; `unique` rows are asked for once by a source. Bases are still to
+    /// Makes the sources' lists itself, from the rows of each of their ranks: `mine` calls back with runs of rank `rank`'s rows
+    /// that belong here. `ranks` ranks stand behind one source; `unique` rows are asked for once by a source. Bases are still to
     /// be set.
     pub(crate) fn fill_known(
         &mut self,
         ranks: usize,
         unique: bool,
-        mine: impl Fn(usize, &mut dyn FnMut(u64)),
+        mine: impl Fn(usize, &mut dyn FnMut(&[u64])),
     ) {
         self.clear();
         let mut len = 0;
         for rank in 0..ranks * self.bases.len() {
             let part = ((rank / ranks) as u32) << self.position_bits;
-            if self.keys_are == Keys::RawIds {
-                mine(rank, &mut |id| self.pairs.push((id, part)));
-                len = self.pairs.len();
-            } else {
-                let (keys, bits) = (&mut self.keys, self.part_bits);
-                mine(rank, &mut |row| {
-                    keys[len] = row << bits | u64::from(part);
-                    len += 1;
-                });
-            }
+            mine(rank, &mut |rows| {
+                if self.keys_are == Keys::RawIds {
+                    self.pairs.extend(rows.iter().map(|&id| (id, part)));
+                } else {
+                    let keys = self.keys[len..len + rows.len()].iter_mut().zip(rows);
+                    keys.for_each(|(key, &row)| *key = row << self.part_bits | u64::from(part));
+                }
+                len += rows.len();
+            });
         }
         self.sort(len);
         let len = self.number_parts(len, unique);

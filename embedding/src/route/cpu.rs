@@ -111,7 +111,8 @@ pub(crate) fn cut(
 }
 
 vectorized! {
-    fn all_below(values: &[u64], rows: u64) -> bool {
+    /// Whether all of `values` are rows of a table of `rows`.
+    pub(crate) fn all_below(values: &[u64], rows: u64) -> bool {
         values.iter().fold(true, |fine, &row| fine & (row < rows))
     }
 

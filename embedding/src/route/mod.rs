@@ -22,7 +22,7 @@ use crate::ids::{IdsOf, check_range};
 use crate::table::{Keys, Pooling, TableSpec};
 use headlong_device::Stream;
 
-pub(crate) use cpu::cut;
+pub(crate) use cpu::{all_below, cut};
 pub(crate) use sort::RadixSort;
 
 /// The routes of one batch, one per table. Buffers are taken once and reused.
