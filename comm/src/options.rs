@@ -19,9 +19,9 @@ pub enum AllToAll {
 pub enum AllReduce {
     /// Each rank adds up one segment and sends the sum to all.
     Flat,
-    /// Where nodes are of one size, a power of two, and their ranks are numbered node by node: inside the node, once across the
-    /// network, inside the node: between nodes, a node's part of the bytes of [`AllReduce::Flat`] divided by its ranks. f16 and bf16, whose
-    /// sums would be rounded on the way, and all other nodes: flat.
+    /// Inside the node, once across the network, inside the node, where nodes are of one size, a power of two, and their
+    /// ranks are numbered node by node: a node of eight ranks sends an eighth of the bytes of [`AllReduce::Flat`]. All
+    /// other nodes, and f16 and bf16, whose sums would be rounded on the way: flat.
     #[default]
     Auto,
 }

@@ -37,6 +37,11 @@ pub(crate) struct Memory {
     pub(crate) packed: Scratch,
     /// Messages to be taken apart into several pieces.
     pub(crate) landed: Scratch,
+    /// Counts that this rank tells those who carry for it.
+    pub(crate) told: Vec<u64>,
+    /// Counts that it is told, as they come and as numbers of elements.
+    pub(crate) carried: Vec<u64>,
+    pub(crate) carried_counts: Vec<usize>,
     /// What is sent, compressed.
     pub(crate) narrow_send: Scratch,
     /// What is received, compressed.

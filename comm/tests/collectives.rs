@@ -159,8 +159,15 @@ proptest! {
 
     /// The bits of the sum are those of the tree over ranks, in whatever way it is made.
     #[test]
-    fn the_tree_decides_the_bits(ranks in 1usize..9, node in 0usize..5, options in options(), len in lengths(), chunk in 1usize..700) {
-        let value = |rank: usize, i: usize| ((rank * 131 + i) as f32).sin() * 10f32.powi((rank as i32 * 5 + i as i32) % 7);
+    fn the_tree_decides_the_bits(
+        ranks in 1usize..9,
+        node in 0usize..5,
+        options in options(),
+        len in lengths(),
+        chunk in 1usize..700,
+    ) {
+        let power = |rank: usize, i: usize| 10f32.powi((rank as i32 * 5 + i as i32) % 7);
+        let value = |rank: usize, i: usize| ((rank * 131 + i) as f32).sin() * power(rank, i);
         let expected: Vec<u32> =
             (0..len).map(|i| tree(&(0..ranks).map(|rank| value(rank, i)).collect::<Vec<_>>()).to_bits()).collect();
         run(&Topology::with_ranks_per_node(ranks, node), &options, |communicator| {

@@ -17,9 +17,9 @@ impl Communicator {
     /// `data` becomes the ordered sum over ranks ([`crate::element`]), with the same bits on all ranks, whatever the
     /// transport, the algorithm and the length.
     ///
-    /// Small data takes one step: everybody sends everything to everybody, and all add alike. Of large data each rank adds
-    /// up one segment and sends the sum to all; where there are several nodes, as [`CommOptions::all_reduce`](crate::CommOptions) says, first
-    /// inside the node, then once across the network.
+    /// Small data takes one step: everybody sends everything to everybody, and all add alike. Of large data each rank
+    /// adds up one segment and sends the sum to all; where there are several nodes, as
+    /// [`CommOptions::all_reduce`](crate::CommOptions) says, first inside the node, then once across the network.
     ///
     /// # Errors
     /// The job's first error.

@@ -31,8 +31,8 @@ impl Communicator {
         call.all_to_all(self.way(), known, send.as_bytes(), recv.as_mut_bytes(), size_of::<T>())
     }
 
-    /// Parts of any size: `send` holds what goes to each rank, `send_counts[r]` elements to rank r, one part after the other; `recv` is
-    /// filled likewise with `recv_counts[r]` elements from rank r. Counts may be 0.
+    /// Parts of any size: `send` holds what goes to each rank, `send_counts[r]` elements to rank r, one part after the
+    /// other; `recv` is filled likewise with `recv_counts[r]` elements from rank r. Counts may be 0.
     ///
     /// Flat or hierarchical as [`CommOptions::all_to_all`](crate::CommOptions) says, with the same result. Where
     /// [`CommOptions::compress`](crate::CommOptions) says so, f32 travels as bf16.
@@ -41,7 +41,8 @@ impl Communicator {
     /// The job's first error; two ranks that disagree about the size of a part are one.
     ///
     /// # Panics
-    /// When the counts do not add up to the lengths, there is not one for each rank, or this rank's two counts for itself differ.
+    /// When the counts do not add up to the lengths, there is not one for each rank, or this rank's two counts for itself
+    /// differ.
     pub fn all_to_all_v<T: Element>(
         &self,
         send: &[T],
@@ -140,13 +141,19 @@ impl Call<'_> {
         let (topology, me) = (self.topology(), self.me());
         let peers = topology.ranks_of(topology.node_of(me));
         let num_carried = hierarchical::carried_by(topology, me).count();
-        let mut carried = vec![known.equal.unwrap_or(0) as u64; peers.len() * num_carried];
+        let mut words = std::mem::take(&mut self.memory().carried);
+        words.clear();
+        words.resize(peers.len() * num_carried, known.equal.unwrap_or(0) as u64);
         if known.equal.is_none() {
-            self.exchange_counts(known.send, &mut carried)?;
+            self.exchange_counts(known.send, &mut words)?;
         }
-        let carried: Vec<usize> = carried.into_iter().map(|count| count as usize).collect();
+        let mut carried = std::mem::take(&mut self.memory().carried_counts);
+        carried.clear();
+        carried.extend(words.iter().map(|&count| count as usize));
         let counts = hierarchical::Counts { send: known.send, recv: known.recv, carried: &carried };
         hierarchical::plan(topology, me, counts, plan);
+        let memory = self.memory();
+        (memory.carried, memory.carried_counts) = (words, carried);
         Ok(())
     }
 
@@ -154,7 +161,9 @@ impl Call<'_> {
         let (topology, me) = (self.topology(), self.me());
         let peers = topology.ranks_of(topology.node_of(me));
         let for_carrier = |peer| hierarchical::carried_by(topology, peer).map(|to| send[to.0] as u64);
-        let told: Vec<u64> = peers.iter().flat_map(|&peer| for_carrier(peer)).collect();
+        let mut told = std::mem::take(&mut self.memory().told);
+        told.clear();
+        told.extend(peers.iter().flat_map(|&peer| for_carrier(peer)));
         let (mut outgoing, mut incoming) = (self.lists().outgoing(), self.lists().incoming());
         let mut rest = told.as_slice();
         let mut rows = carried.chunks_exact_mut((carried.len() / peers.len()).max(1));
@@ -170,7 +179,9 @@ impl Call<'_> {
                 }
             }
         }
-        self.exchange(outgoing, incoming)
+        self.exchange(outgoing, incoming)?;
+        self.memory().told = told;
+        Ok(())
     }
 
     fn carry_out(&mut self, plan: &Plan, send: &[u8], recv: &mut [u8], size: usize) -> Result<()> {
