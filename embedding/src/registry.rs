@@ -7,6 +7,7 @@ use crate::tables::dense::DenseKind;
 use headlong_device::Stream;
 use headlong_device::optimizer::Optimizer;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What a table is built with, besides its description.
 #[derive(Debug)]
@@ -81,8 +82,9 @@ where
 }
 
 /// The kinds a program knows.
+#[derive(Clone)]
 pub struct Registry {
-    kinds: BTreeMap<String, Box<dyn TableKind>>,
+    kinds: BTreeMap<String, Arc<dyn TableKind>>,
 }
 
 impl Default for Registry {
@@ -97,7 +99,7 @@ impl Default for Registry {
 impl Registry {
     /// Adds a kind, or replaces it.
     pub fn register(&mut self, kind: &str, builder: impl TableKind + 'static) {
-        self.kinds.insert(kind.to_owned(), Box::new(builder));
+        self.kinds.insert(kind.to_owned(), Arc::new(builder));
     }
 
     /// The kind that `spec` asks for.
@@ -105,7 +107,7 @@ impl Registry {
     /// # Errors
     /// [`EmbeddingError::UnknownKind`], with the kinds there are.
     pub fn kind(&self, spec: &TableSpec) -> Result<&dyn TableKind> {
-        self.kinds.get(&spec.kind).map(Box::as_ref).ok_or_else(|| EmbeddingError::UnknownKind {
+        self.kinds.get(&spec.kind).map(Arc::as_ref).ok_or_else(|| EmbeddingError::UnknownKind {
             table: spec.name.clone(),
             kind: spec.kind.clone(),
             known: self.kinds.keys().map(String::as_str).collect::<Vec<_>>().join(", "),

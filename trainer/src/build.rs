@@ -43,7 +43,7 @@ pub struct Model {
     /// The embedding tables: this rank's part of them.
     pub tables: HybridSet,
     /// The other ranks.
-    pub communicator: Communicator,
+    pub communicator: Arc<Communicator>,
     /// Which samples this rank trains on.
     pub(crate) share: Share,
     /// How owners learn which rows are wanted: `Exchange` or `Known`.
@@ -117,7 +117,7 @@ impl Parameter {
 /// What makes a model one of several ranks.
 pub struct RankParts<'a> {
     /// The other ranks.
-    pub communicator: Communicator,
+    pub communicator: Arc<Communicator>,
     /// Where every row of every table lies.
     pub partition: Arc<Partition>,
     /// How owners learn which rows are wanted.
@@ -166,6 +166,7 @@ impl Model {
     ) -> Result<Self> {
         let partition = Partition::row_wise(&table_specs(config, table_rows), 1);
         let communicator = Communicator::local(&Topology::single(), CommOptions::default()).remove(0);
+        let communicator = Arc::new(communicator);
         let (partition, ids) = (Arc::new(partition), IdsChoice::Exchange);
         Self::of_rank(
             config,

@@ -26,6 +26,19 @@ pub struct Crew {
     ranks: Vec<Mutex<Engine>>,
     /// One thread a rank.
     threads: Pool,
+    /// What its models were built from, where they can be built again with rows placed otherwise.
+    blueprint: Option<Blueprint>,
+}
+
+/// What the models of a crew are built from, besides communicators and the places of rows.
+#[derive(Clone)]
+struct Blueprint {
+    table_rows: Vec<u64>,
+    registry: Registry,
+    ablation: Ablation,
+    threads_per_rank: usize,
+    record: Record,
+    begun: Instant,
 }
 
 /// What a crew is built from, besides a configuration.
@@ -100,20 +113,67 @@ impl Crew {
             None => Arc::new(Partition::row_wise(&table_specs(config, table_rows), num_ranks)),
         };
         let ids = if config.comm.ids == IdsChoice::Auto { options.ids } else { config.comm.ids };
-        let (threads, begun) = ((options.threads / communicators.len()).max(1), Instant::now());
+        let blueprint = Blueprint {
+            table_rows: table_rows.to_vec(),
+            registry: options.registry.clone(),
+            ablation: options.ablation,
+            threads_per_rank: (options.threads / communicators.len()).max(1),
+            record: options.record,
+            begun: Instant::now(),
+        };
+        let communicators = communicators.into_iter().map(Arc::new).collect();
+        Self::of_blueprint(config, blueprint, communicators, &partition, ids)
+    }
+
+    fn of_blueprint(
+        config: &Config,
+        blueprint: Blueprint,
+        communicators: Vec<Arc<Communicator>>,
+        partition: &Arc<Partition>,
+        ids: IdsChoice,
+    ) -> Result<Self> {
         let engines = communicators.into_iter().map(|communicator| {
-            let stream = Stream::cpu(threads);
-            let (registry, ablation, partition) =
-                (options.registry, options.ablation, Arc::clone(&partition));
-            let parts = RankParts { communicator, partition, ids, registry, ablation };
-            let model = Model::of_rank(config, table_rows, &stream, parts)?;
+            let stream = Stream::cpu(blueprint.threads_per_rank);
+            let (partition, registry) = (Arc::clone(partition), &blueprint.registry);
+            let parts = RankParts { communicator, partition, ids, registry, ablation: blueprint.ablation };
+            let model = Model::of_rank(config, &blueprint.table_rows, &stream, parts)?;
             let lanes = match config.run.schedule {
                 ScheduleChoice::Overlapped => Lanes::overlapped(stream),
                 _ => Lanes::serial(stream),
             };
-            Ok(Engine::new(model, lanes, Recorder::since(options.record, begun)))
+            Ok(Engine::new(model, lanes, Recorder::since(blueprint.record, blueprint.begun)))
         });
-        Ok(Self::new(engines.collect::<Result<_>>()?))
+        let crew = Self::new(engines.collect::<Result<_>>()?);
+        Ok(Self { blueprint: Some(blueprint), ..crew })
+    }
+
+    /// Places the rows anew: weights and states move to where they belong now, and the batch of now is routed again. What is trained
+    /// afterwards has the same bits as without. Old and new rows are in memory together for as long as it takes; with ranks in
+    /// other processes, all call it.
+    ///
+    /// # Errors
+    /// Memory that the system refuses, a rank that is gone; then the crew is as it was.
+    pub fn place_anew(&mut self, partition: &Arc<Partition>) -> Result<()> {
+        let blueprint = self.blueprint.clone();
+        let blueprint = blueprint
+            .ok_or_else(|| Error::unsupported("placing rows anew", "this crew was put together by hand"))?;
+        let communicators =
+            (0..self.len()).map(|rank| Arc::clone(&self.engine(rank).model().communicator)).collect();
+        let (config, ids) = {
+            let first = self.first();
+            (first.model().config.clone(), first.model().ids)
+        };
+        let mut anew = Self::of_blueprint(&config, blueprint, communicators, partition, ids)?;
+        self.copy_state_to(&mut anew)?;
+        anew.weights_changed();
+        for rank in 0..self.len() {
+            anew.engine(rank).take_over(&mut self.engine(rank));
+        }
+        if anew.is_primed() {
+            anew.all(Engine::route_again)?;
+        }
+        *self = anew;
+        Ok(())
     }
 
     /// A crew of these engines, in the order of their ranks.
@@ -123,7 +183,7 @@ impl Crew {
     pub fn new(engines: Vec<Engine>) -> Self {
         assert!(!engines.is_empty(), "a crew has at least one rank");
         let threads = Pool::new(engines.len());
-        Self { ranks: engines.into_iter().map(Mutex::new).collect(), threads }
+        Self { ranks: engines.into_iter().map(Mutex::new).collect(), threads, blueprint: None }
     }
 
     /// A crew of one rank.
@@ -204,6 +264,16 @@ impl Crew {
         self.all(|engine| engine.predict(batch))?;
         self.first().logits(batch.num_samples, &mut |logits| take(logits, &batch.labels));
         Ok(())
+    }
+
+    /// Rows of each table.
+    pub fn table_rows(&self) -> Vec<u64> {
+        self.first().model().tables.specs().iter().map(|spec| spec.rows).collect()
+    }
+
+    /// Where the rows lie.
+    pub fn partition(&self) -> Arc<Partition> {
+        Arc::clone(self.first().model().tables.partition())
     }
 
     /// Whether a batch of now is there.

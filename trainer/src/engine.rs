@@ -127,6 +127,24 @@ impl Engine {
         self.model.slots[self.now].num_samples_of_all()
     }
 
+    /// Goes on where `former` stands, an engine of the same rank and model whose weights this one has already: batch of now, times, counts.
+    pub(crate) fn take_over(&mut self, former: &mut Self) {
+        (self.primed, self.sent) = (former.primed, former.sent);
+        std::mem::swap(&mut self.recorder, &mut former.recorder);
+        let (slot, former_slot) = (&self.model.slots[self.now], &former.model.slots[former.now]);
+        slot.take_over(former_slot);
+    }
+
+    /// Routes the batch of now again, because rows lie elsewhere than when it was routed.
+    ///
+    /// # Errors
+    /// A rank that is gone.
+    pub(crate) fn route_again(&mut self) -> Result<()> {
+        let mut call = training_call(&self.model, self.now, None, StepRates::NONE);
+        call.next = Some(&self.model.slots[self.now]);
+        self.lanes.walk(PROLOGUE, &self.model, &call, &mut self.recorder)
+    }
+
     /// What this rank has sent so far.
     pub fn sent(&self) -> Sent {
         self.sent

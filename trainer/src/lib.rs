@@ -32,16 +32,17 @@ pub mod report;
 
 pub mod build;
 pub mod data;
+pub mod drift;
 pub mod engine;
 pub mod inference;
 pub mod job;
 pub mod lanes;
 pub mod placement;
 pub mod schedule;
-pub mod statistics;
 pub mod session;
 pub mod share;
 pub mod signals;
+pub mod statistics;
 pub mod trace;
 pub mod train;
 pub use config::Config;

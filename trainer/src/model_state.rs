@@ -9,6 +9,8 @@ use crate::checkpoint::{
     OptimizerFingerprint, RowState, Section, TableFingerprint, TableLayout, TensorId,
 };
 use crate::crew::Crew;
+use crate::data::failed;
+use crate::digest::{chunks, read_error};
 use headlong_device::Mat;
 
 impl Model {
@@ -121,6 +123,24 @@ impl Crew {
     /// Whether some ranks live in other processes.
     pub fn has_remote_ranks(&self) -> bool {
         self.first().model().communicator.num_ranks() > self.len()
+    }
+}
+
+impl Crew {
+    /// Copies all weights and states to a crew of the same model.
+    pub(crate) fn copy_state_to(&self, other: &mut Self) -> crate::error::Result<()> {
+        let lost = |error| failed("the rows cannot be moved", error);
+        let mut values = Vec::new();
+        for tensor in CheckpointSource::layout(self).tensors().map_err(lost)? {
+            for (first_row, rows) in chunks(tensor.width, 0, tensor.rows) {
+                values.resize((rows * tensor.width) as usize, 0.0);
+                self.read(tensor.id, first_row, &mut values)
+                    .and_then(|()| other.write(tensor.id, first_row, &values))
+                    .map_err(read_error(&tensor.name))
+                    .map_err(lost)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -11,11 +11,13 @@ use crate::checkpoint::{
 use crate::config::Config;
 use crate::crew::Crew;
 use crate::data::{self, EvaluationData, failed};
+use crate::drift::{Drift, DriftWatch, covered_share};
 use crate::engine::StepRates;
 use crate::error::{Error, Result};
 use crate::learning_rate::LearningRate;
 use crate::metrics::{EvalMetrics, MetricsAccumulator};
 use crate::statistics::STATISTICS_BLOB;
+use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::{Batch, CriteoTextReader, IdMapper, Position, Reader, SkipReport};
 use serde::{Deserialize, Serialize};
 use std::io::Read as _;
@@ -43,8 +45,8 @@ pub struct SessionData {
     pub ids: IdMapper,
     /// The bytes of the dictionary, where ids come from one: saved with every checkpoint.
     pub dictionary: Option<Arc<Vec<u8>>>,
-    /// The bytes of the statistics that the rows were placed by, where they were: saved with every checkpoint.
-    pub statistics: Option<Arc<Vec<u8>>>,
+    /// The statistics that the rows were placed by, where they were: saved with every checkpoint.
+    pub statistics: Option<Statistics>,
     /// What checkpoints record of the data.
     pub fingerprint: DataFingerprint,
 }
@@ -91,6 +93,8 @@ pub struct Session {
     last_metrics: Option<EvalMetrics>,
     skipped_in_evaluation: SkipReport,
     accumulator: MetricsAccumulator,
+    /// Counts rows where the frequent ones may be chosen anew.
+    drift: Option<DriftWatch>,
     checkpoints: Option<CheckpointDirectory>,
 }
 
@@ -131,6 +135,11 @@ impl Session {
         let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
         let reader = data::open_training(config, &data.train, data.ids.clone(), &position, threads)?;
         let checkpoints = if crew.leads() { open_directory(config, crew.num_writers())? } else { None };
+        let drift =
+            data.statistics.as_ref().filter(|_| config.hybrid.repartition_drift > 0.0).map(|statistics| {
+                let expected = covered_share(statistics, &crew.partition());
+                DriftWatch::new(config, &crew.table_rows(), expected)
+            });
         let expected = data.valid.as_ref().and_then(EvaluationData::num_samples).unwrap_or(0);
         Ok(Self {
             dense_rate: LearningRate::dense(&config.train),
@@ -147,6 +156,7 @@ impl Session {
             memory,
             last_metrics,
             skipped_in_evaluation: SkipReport::default(),
+            drift,
             checkpoints,
         })
     }
@@ -184,6 +194,9 @@ impl Session {
             .reader
             .next(&mut self.incoming)
             .map_err(|error| failed("the training data cannot be read", error))?;
+        if let Some(drift) = self.drift.as_mut().filter(|_| has_batch) {
+            drift.count(&self.incoming);
+        }
         if let Some(started) = started {
             self.crew.first().recorder_mut().add("wait_for_data", crate::lanes::Lane::Copy, started);
         }
@@ -212,6 +225,17 @@ impl Session {
         Ok(Some(metrics))
     }
 
+    /// Places the rows anew where the frequent ones are not frequent any more: at an evaluation, where ranks stand still together.
+    ///
+    /// # Errors
+    /// As [`Crew::place_anew`].
+    pub fn place_anew_after_drift(&mut self) -> Result<Option<Drift>> {
+        let Some(watch) = &mut self.drift else { return Ok(None) };
+        let Some((drift, statistics)) = watch.look(&self.config, &mut self.crew)? else { return Ok(None) };
+        self.data.statistics = Some(statistics);
+        Ok(Some(drift))
+    }
+
     /// The ids as they were right after the last batch that was trained on.
     fn ids_now(&self) -> Result<IdMapper> {
         self.reader.mapper_at(&self.position).map_err(|error| failed("the state of the ids is lost", error))
@@ -228,6 +252,7 @@ impl Session {
         };
         let ids = self.ids_now()?.state_bytes();
         let config = self.config.to_commented_toml();
+        let statistics = self.data.statistics.as_ref().map(Statistics::to_bytes);
         let mut blobs = vec![blob(CONFIG_BLOB, config.as_bytes())];
         if !ids.is_empty() {
             blobs.push(blob(IDS_BLOB, &ids));
@@ -235,7 +260,7 @@ impl Session {
         if let Some(dictionary) = &self.data.dictionary {
             blobs.push(blob(DICTIONARY_BLOB, dictionary));
         }
-        if let Some(statistics) = &self.data.statistics {
+        if let Some(statistics) = &statistics {
             blobs.push(blob(STATISTICS_BLOB, statistics));
         }
         let snapshot = Snapshot { source: &self.crew, state: self.saved_state(finished), blobs };

@@ -160,11 +160,21 @@ fn batch(number: u64, samples: usize) -> Batch {
 
 /// Losses, digest of all weights and states, and predictions after some steps.
 fn run(case: &Case, optimizer: &str, batch_size: usize) -> (Vec<u64>, String, Vec<u32>) {
+    run_and_move(case, optimizer, batch_size, None)
+}
+
+/// The same; half-way the rows move to where another partition wants them.
+fn run_and_move(
+    case: &Case,
+    optimizer: &str,
+    batch_size: usize,
+    moves_to: Option<Arc<Partition>>,
+) -> (Vec<u64>, String, Vec<u32>) {
     let config = case.config(optimizer, batch_size);
     let registry = Registry::default();
     let options =
         CrewOptions { partition: Some(case.partition()), ..CrewOptions::new(case.threads, &registry) };
-    let crew = Crew::build(&config, &ROWS, options).unwrap();
+    let mut crew = Crew::build(&config, &ROWS, options).unwrap();
     // Every fifth batch is short: some ranks have few samples or none.
     let samples = |number: u64| if number % 5 == 4 { 1 + number as usize % batch_size } else { batch_size };
     let at = |number: u64| batch(number, samples(number));
@@ -172,9 +182,12 @@ fn run(case: &Case, optimizer: &str, batch_size: usize) -> (Vec<u64>, String, Ve
     let losses = (1..=STEPS).map(|number| {
         let next = (number < STEPS).then(|| at(number));
         let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
+        if let Some(partition) = moves_to.as_ref().filter(|_| number == STEPS / 2) {
+            crew.place_anew(partition).unwrap();
+        }
         crew.step(rates, next.as_ref()).unwrap().to_bits()
     });
-    let losses = losses.collect();
+    let losses: Vec<u64> = losses.collect();
     let mut predictions = Vec::new();
     for number in [100, 104] {
         crew.predict(&at(number), &mut |logits, _| predictions.extend(logits.iter().map(|x| x.to_bits())))
@@ -219,6 +232,24 @@ fn every_way_to_exchange_gives_the_same_bits() {
             for deduplicate in [DeduplicateChoice::Off, DeduplicateChoice::Rank, DeduplicateChoice::Node] {
                 check(&Case { hybrid, exchange, ids, deduplicate, ..plain.clone() }, "adagrad", 16);
             }
+        }
+    }
+}
+
+/// Rows that move in the middle of a run, weights, states and the routed batch with them, change no bit.
+#[test]
+fn rows_may_move_between_steps() {
+    let plain = Case { ranks: 4, ranks_per_node: 2, ..Case::alone(4) };
+    let alone = run(&Case::alone(4), "adagrad", 16);
+    for (from, to, deduplicate) in [
+        (Hybrid::Off, Hybrid::Mixed, DeduplicateChoice::Rank),
+        (Hybrid::Mixed, Hybrid::AllFrequent, DeduplicateChoice::Node),
+        (Hybrid::AllFrequent, Hybrid::Off, DeduplicateChoice::Rank),
+    ] {
+        for ids in [IdsChoice::Exchange, IdsChoice::Known] {
+            let case = Case { hybrid: from, deduplicate, ids, ..plain.clone() };
+            let partition = Case { hybrid: to, ..case.clone() }.partition();
+            assert_eq!(alone, run_and_move(&case, "adagrad", 16, Some(partition)), "{case:?} to {to:?}");
         }
     }
 }

@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 #[test]
 fn a_checkpoint_of_four_ranks_goes_on_on_any_number() {
     let place = Place::new("rows.txt");
-    let train = place.train().with(&["--set", "sum_blocks=8", "--optimizer", "adagrad", "--set", "train.epochs=2"]);
+    let train =
+        place.train().with(&["--set", "sum_blocks=8", "--optimizer", "adagrad", "--set", "train.epochs=2"]);
     let expected = train.clone().succeeds().digest();
     let saved = place.path("saved");
-    let half = train.clone().with(&["--ranks", "4", "--set", "comm.ranks_per_node=2", "--set", "train.steps=20"]);
+    let half =
+        train.clone().with(&["--ranks", "4", "--set", "comm.ranks_per_node=2", "--set", "train.steps=20"]);
     half.path("--checkpoint-dir", &saved).succeeds();
     for (ranks, further) in [("1", "hybrid=off"), ("2", "hybrid=rows=500"), ("8", "schedule=overlapped")] {
         let copy = place.path(&format!("of {ranks}"));
@@ -26,6 +28,32 @@ fn a_checkpoint_of_four_ranks_goes_on_on_any_number() {
         assert_eq!(outcome.digest(), expected, "{ranks} ranks");
     }
     assert!(names(&saved).iter().any(|name| name.contains("20")), "the folder saved to is untouched");
+}
+
+/// Half-way other ids become frequent: the split is made anew at the next evaluation, and the weights do not notice.
+#[test]
+fn rows_are_placed_anew_when_other_rows_become_frequent() {
+    let place = Place::new("rows.txt");
+    let rows = std::fs::read_to_string(&place.train).unwrap();
+    let turned: String = rows.lines().map(|line| turn_ids(line) + "\n").collect();
+    std::fs::write(&place.train, rows + &turned).unwrap();
+    let train = place.train().with(&["--set", "sum_blocks=2", "--eval-every", "12", "--hybrid", "rows=300"]);
+    let train = train.path("--valid", &place.valid);
+    let expected = train.clone().succeeds().digest();
+    let ranks = train.with(&["--ranks", "2", "--set", "hybrid.repartition_drift=0.1"]);
+    let outcome = ranks.with(&["--set", "hybrid.statistics_batches=10"]).succeeds();
+    assert!(outcome.stderr.contains("rows are frequent now"), "{}", outcome.stderr);
+    assert_eq!(outcome.digest(), expected);
+}
+
+/// The same row with its ids written backwards.
+fn turn_ids(line: &str) -> String {
+    let fields = line.split('\t').enumerate();
+    let turned = fields.map(|(column, field)| match column {
+        14.. => field.chars().rev().collect(),
+        _ => field.to_owned(),
+    });
+    turned.collect::<Vec<String>>().join("\t")
 }
 
 fn copy_folder(from: &Path, to: &Path) {
@@ -59,9 +87,11 @@ fn planned_bytes_agree_with_counted_ones_on_real_rows() {
             let run = Run::new(command).path("--data", &rows).with(&["--ranks", "4", "--batch-size", "2048"]);
             let run = run.with(&["--set", "tables.rows=100000", "--set", "comm.ranks_per_node=2"]);
             let run = run.with(&["--set", "hybrid.statistics_batches=10", "--hybrid", hybrid]);
-            run.with(&["--set", &format!("comm.deduplicate={deduplicate}")]).path("--output-dir", folder.path())
+            run.with(&["--set", &format!("comm.deduplicate={deduplicate}")])
+                .path("--output-dir", folder.path())
         };
-        let planned: Value = serde_json::from_str(&options("plan").with(&["--json"]).succeeds().stdout).unwrap();
+        let planned: Value =
+            serde_json::from_str(&options("plan").with(&["--json"]).succeeds().stdout).unwrap();
         let log = folder.path().join("log.json");
         options("train").with(&["--steps", "40"]).path("--log-json", &log).succeeds();
         let counted = &last_event(&log, "done")["exchange_bytes_per_step"];
@@ -71,7 +101,10 @@ fn planned_bytes_agree_with_counted_ones_on_real_rows() {
             let counted = counted[distance].as_f64().unwrap();
             println!("{hybrid}, {deduplicate}, {distance}: planned {planned:.0}, counted {counted:.0}");
             let error = (planned / counted - 1.0).abs();
-            assert!(error < 0.05, "{hybrid}, {deduplicate}, {distance}: planned {planned}, counted {counted}");
+            assert!(
+                error < 0.05,
+                "{hybrid}, {deduplicate}, {distance}: planned {planned}, counted {counted}"
+            );
         }
     }
 }
@@ -82,7 +115,8 @@ fn four_ranks_train_real_rows_like_one() {
     let Some(rows) = real_rows() else { return };
     let folder = tempfile::tempdir().unwrap();
     let digest = |ranks: &str| {
-        let run = Run::new("train").path("--data", &rows).with(&["--preset", "criteo-hashed", "--steps", "100"]);
+        let run =
+            Run::new("train").path("--data", &rows).with(&["--preset", "criteo-hashed", "--steps", "100"]);
         let run = run.with(&["--ranks", ranks, "--set", "sum_blocks=4", "--batch-size", "512"]);
         run.with(&["--set", "tables.rows=20000"]).path("--output-dir", folder.path()).succeeds().digest()
     };

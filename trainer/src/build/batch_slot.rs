@@ -94,6 +94,17 @@ impl BatchSlot {
         }
     }
 
+    /// Takes the batch of another slot of the same size, but not its route.
+    pub(crate) fn take_over(&self, former: &Self) {
+        self.num_samples_of_all.store(former.num_samples_of_all(), Ordering::Relaxed);
+        self.batch.write().unwrap_or_else(PoisonError::into_inner).clone_from(&former.batch());
+        let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
+        shares.clone_from(&former.shares());
+        for (mine, former) in [(&self.labels, &former.labels), (&self.dense, &former.dense)] {
+            mine.write::<f32>().data_mut().copy_from_slice(former.read::<f32>().data());
+        }
+    }
+
     fn copy(&self, incoming: &Batch, share: &Share, batch: &mut Batch) {
         match self.purpose {
             Purpose::Training => copy_share(incoming, share.in_step(incoming.num_samples), batch),

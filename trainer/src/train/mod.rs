@@ -332,6 +332,15 @@ impl Run<'_> {
         self.meter.evaluated(eval);
         let at = self.at();
         self.reporter.eval(at, &eval)?;
+        if let Some(drift) = self.session.place_anew_after_drift()? {
+            self.reporter.note(&format!(
+                "frequent rows served {:.1} % of the lookups instead of {:.1} %: {} rows are frequent now, for {:.1} %",
+                100.0 * drift.measured,
+                100.0 * drift.expected,
+                report::count(drift.frequent_rows),
+                100.0 * drift.covered_share
+            ));
+        }
         Ok(metrics.auc.zip(self.config.eval.target_auc).is_some_and(|(auc, target)| auc >= target))
     }
 

@@ -17,7 +17,6 @@ use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::IdMapper;
 use headlong_reader::synthetic::{self, SyntheticOptions, SyntheticReport};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// Folder of the synthetic data in the output folder.
 pub(super) const SYNTHETIC_FOLDER: &str = "synthetic-data";
@@ -188,7 +187,7 @@ impl Prepared {
             valid,
             ids: self.id_mapper(config)?,
             dictionary: self.dictionary.as_ref().map(RunDictionary::bytes),
-            statistics: self.statistics.as_ref().map(|statistics| Arc::new(statistics.to_bytes())),
+            statistics: self.statistics.clone(),
             fingerprint: data::fingerprint(config, checksum),
         })
     }
