@@ -246,6 +246,11 @@ fn memory_is_what_is_planned() {
     let partition = Arc::new(Partition::row_wise(&hidden, 4));
     let staged = HybridSet::memory(&registry(), &hidden, &options(&partition, 0, &max_ids), 2).unwrap();
     assert_eq!(staged.work_bytes, row_wise.work_bytes + (16 + 8) * 4 * 8 * 4, "staging is counted");
+    let partition = Arc::new(Partition::row_wise(&specs, 4));
+    let by_node =
+        HybridOptions { deduplicate: Deduplicate::Node { ranks: 2 }, ..options(&partition, 0, &max_ids) };
+    let by_node = HybridSet::memory(&registry(), &specs, &by_node, 2).unwrap();
+    assert!(by_node.work_bytes > row_wise.work_bytes + 2 * 8 * 2 * 2 * 2 * 8, "proxies are counted");
     let alone = Arc::new(Partition::row_wise(&specs, 1));
     let planned = EmbeddingSet::memory(&specs, &options(&alone, 0, &max_ids).set, 2).unwrap();
     assert_eq!(needs(Partition::row_wise(&specs, 1), 0), planned);

@@ -21,8 +21,8 @@
 //! [`HybridSet::update_infrequent`]. Every exchange is an all-to-all of the whole job in which most counts are zero.
 
 use super::merge::{Merge, MergeShape};
-use super::partition::Owner;
-use super::route::{HybridRoute, Lists};
+use super::partition::{Owner, Partition};
+use super::route::{HybridRoute, Lists, RouteShape};
 use super::set::{Deduplicate, HybridSet};
 use super::vector::{ExpandTile, expand_tile, sum_merged_rows};
 use crate::error::{EmbeddingError, Result};
@@ -112,23 +112,19 @@ impl HybridSet {
         let (shape, num_tables) = (self.shape(), self.specs.len());
         let num_owners = self.partition.num_owners();
         let (node, index, num_nodes) = (self.owner.0 / ranks, self.owner.0 % ranks, num_owners / ranks);
-        let lists = || (0..num_nodes * num_tables).map(|list| (list / num_tables, list % num_tables));
-        let merge_shape = |(owner_node, table): (usize, usize)| {
-            let local_rows = self.partition.local_rows(table, Owner(owner_node * ranks + index));
-            let max_asked = shape.at_most(table, shape.max_ids[table], local_rows);
-            MergeShape { num_sources: ranks, max_ids: max_asked, max_asked, local_rows }
-        };
-        let of_peer: Vec<_> = lists().map(|list| merge_shape(list).max_asked).collect();
-        let to_owner: Vec<_> = (0..num_tables).map(|table| shape.max_ids[table] * ranks).collect();
+        let merges = merge_shapes(&shape, &self.partition, self.owner, ranks);
+        let of_peer: Vec<_> = merges.iter().map(|merge| merge.max_asked).collect();
+        let to_owner: Vec<_> = shape.max_ids.iter().map(|ids| ids * ranks).collect();
         let max_asked = of_peer.iter().sum::<usize>() * ranks;
+        let spec_of = |list: usize| &self.specs[list % num_tables];
         NodeProxy {
             ranks,
             num_nodes,
             num_tables,
             peers: Lists::new(ranks, of_peer, max_asked),
             merged: Lists::new(num_nodes, to_owner, max_asked),
-            merges: lists().map(|list| Merge::new(&self.specs[list.1], merge_shape(list))).collect(),
-            names: lists().map(|(_, table)| self.specs[table].name.clone()).collect(),
+            names: (0..merges.len()).map(|list| spec_of(list).name.clone()).collect(),
+            merges: (0..).zip(merges).map(|(list, shape)| Merge::new(spec_of(list), shape)).collect(),
             counts: RankCounts { node, ranks, index, own: vec![0; num_owners], served: vec![0; num_owners] },
         }
     }
@@ -293,6 +289,27 @@ impl NodeProxy {
         let lists = self.peers.capacities.iter().zip(&self.merges);
         lists.map(|(rows, merge)| rows * merge.dim()).sum::<usize>() * self.ranks
     }
+}
+
+/// The merges of a proxy: for each owner of its rail, for each table.
+fn merge_shapes(shape: &RouteShape, partition: &Partition, owner: Owner, ranks: usize) -> Vec<MergeShape> {
+    let num_tables = shape.max_ids.len();
+    let lists = 0..shape.num_owners / ranks * num_tables;
+    let merge = |list: usize| {
+        let (node, table) = (list / num_tables, list % num_tables);
+        let local_rows = partition.local_rows(table, Owner(node * ranks + owner.0 % ranks));
+        let max_asked = shape.at_most(table, shape.max_ids[table], local_rows);
+        MergeShape { num_sources: ranks, max_ids: max_asked, max_asked, local_rows }
+    };
+    lists.map(merge).collect()
+}
+
+/// Bytes of a proxy.
+pub(super) fn proxy_bytes(shape: &RouteShape, partition: &Partition, owner: Owner, ranks: usize) -> u64 {
+    let merges = merge_shapes(shape, partition, owner, ranks);
+    // The rows that peers request, and as many at most that are merged.
+    let lists = merges.iter().map(|merge| 2 * 8 * (merge.max_asked * ranks) as u64).sum::<u64>();
+    merges.iter().map(|merge| merge.bytes()).sum::<u64>() + lists
 }
 
 /// Sums over the owners of a rail: requests of a set that deduplicates by node are packed by rail.

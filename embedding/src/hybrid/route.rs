@@ -170,7 +170,7 @@ impl RouteShape {
     pub(super) fn bytes(&self, specs: &[TableSpec]) -> u64 {
         let table = |(table, spec): (usize, &TableSpec)| {
             let ids = self.max_ids[table];
-            let part = ids * (8 + 8 + 8) + self.max_requests[table] * 8 + self.num_owners * (2 * 4 + 8);
+            let part = ids * (8 + 8 + 8) + self.max_requests[table] * 8 + self.num_owners * (2 * 4 + 16);
             Route::bytes(spec, self.max_samples, ids) + part as u64 + self.merge(table).bytes()
         };
         let requests = self.max_requests.iter().sum();

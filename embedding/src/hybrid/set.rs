@@ -1,5 +1,6 @@
 //! The tables of one rank among many: its shard of the infrequent rows, and its replica of the frequent ones.
 
+use super::node::proxy_bytes;
 use super::partition::{Owner, Partition};
 use super::reduce::FrequentLayout;
 use super::route::{HybridRoute, RouteShape, Sources};
@@ -146,7 +147,8 @@ impl HybridSet {
         })
     }
 
-    /// Memory that [`Self::new`] and `routes` calls of [`Self::new_route`] take; pure. The buffers of exchanges belong to the
+    /// Memory that [`Self::new`] and `routes` calls of [`Self::new_route`] take, with as many of [`Self::new_node_proxy`] under
+    /// [`Deduplicate::Node`]; pure. The buffers of exchanges belong to the
     /// caller: see [`Self::max_requested_elements`] and [`Self::max_asked_elements`]. Ranks of one process share the partition.
     ///
     /// # Errors
@@ -163,7 +165,12 @@ impl HybridSet {
             return EmbeddingSet::memory_with_registry(registry, specs, set, routes);
         }
         let shape = route_shape(specs, options);
-        let route = shape.bytes(specs).saturating_mul(routes as u64).saturating_add(partition.bytes());
+        let proxy = match options.deduplicate {
+            Deduplicate::Node { ranks } => proxy_bytes(&shape, partition, options.owner, ranks),
+            _ => 0,
+        };
+        let route =
+            (shape.bytes(specs) + proxy).saturating_mul(routes as u64).saturating_add(partition.bytes());
         let mut needs = vec![MemoryNeeds { work_bytes: route, ..MemoryNeeds::default() }];
         for (table, spec) in specs.iter().enumerate() {
             check(spec, set.max_samples, set.max_ids[table])?;

@@ -45,9 +45,9 @@ impl Route {
     /// Bytes that a route of one table takes.
     pub(crate) fn bytes(spec: &TableSpec, max_samples: usize, max_ids: usize) -> u64 {
         // Two key buffers of 8 bytes or one of pairs, the unique rows of 8 bytes, samples and starts of 4, and the
-        // reciprocals of bag lengths. Where bags have several ids: their positions and samples.
+        // reciprocals of bag lengths. Where bags have several ids: their positions, samples and weights.
         let reciprocals = if spec.pooling == Pooling::Mean { max_samples * 4 } else { 0 };
-        let bags = if max_ids > max_samples { max_ids * 8 } else { 0 };
+        let bags = if max_ids > max_samples { max_ids * 12 } else { 0 };
         (max_ids * (2 * 8 + 8 + 4 + 4) + bags + reciprocals) as u64
     }
 
