@@ -14,6 +14,8 @@ const LANES: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub struct InitialValues {
     rng: CounterRng,
+    /// Of raw ids, each of which is a stream of its own: every one of the 2⁶⁴ has its own numbers.
+    seed_of_ids: u64,
     bound: f32,
 }
 
@@ -25,7 +27,17 @@ impl InitialValues {
             Init::Uniform { bound } => bound,
             Init::Zeros => 0.0,
         };
-        Self { rng: CounterRng::new(seed, STREAM_OF_TABLES | table_index), bound }
+        let rng = CounterRng::new(seed, STREAM_OF_TABLES | table_index);
+        let [low, high, ..] = rng.bits(u64::MAX);
+        Self { rng, seed_of_ids: u64::from(high) << 32 | u64::from(low), bound }
+    }
+
+    /// Fills `out` with the values of raw id `id`.
+    pub fn fill_id(&self, id: u64, out: &mut [f32]) {
+        if self.are_zero() {
+            return out.fill(0.0);
+        }
+        CounterRng::new(self.seed_of_ids, id).fill_uniform(0, -self.bound, self.bound, out);
     }
 
     /// Whether all values are zero, as fresh memory is.

@@ -87,9 +87,9 @@ mod vector;
 pub use checkpoint::{RowSink, RowSource, SavedRows, TensorSpec};
 pub use error::{EmbeddingError, Result};
 pub use ids::{Ids, WeightedIds};
-pub use registry::{Registry, Shard, TableEnv, TableKind};
+pub use registry::{Abilities, Registry, Shard, TableEnv, TableKind};
 pub use route::{Route, TableRoute};
 pub use set::{EmbeddingSet, SetOptions};
 pub use table::{
-    EmbeddingTable, Grain, Init, Keys, MemoryNeeds, PlainRows, Pooling, Rows, SparseStep, TableSpec,
+    EmbeddingTable, Entries, Grain, Init, Keys, MemoryNeeds, PlainRows, Pooling, Rows, SparseStep, TableSpec,
 };

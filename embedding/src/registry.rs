@@ -2,8 +2,9 @@
 
 use crate::error::{EmbeddingError, Result};
 use crate::init::InitialValues;
-use crate::table::{EmbeddingTable, MemoryNeeds, TableSpec};
+use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, TableSpec};
 use crate::tables::dense::DenseKind;
+use crate::tables::hashed::HashedKind;
 use headlong_device::Stream;
 use headlong_device::optimizer::Optimizer;
 use std::collections::BTreeMap;
@@ -52,8 +53,67 @@ impl TableEnv<'_> {
     }
 }
 
+/// What tables of a kind can be. A description that asks for something else is refused before any memory is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abilities {
+    /// What may be placed on its own.
+    pub grains: &'static [Grain],
+    /// What they are asked with.
+    pub keys: &'static [Keys],
+    /// Devices that they run on.
+    pub devices: &'static [&'static str],
+    /// Names of the settings that they have ([`TableSpec::options`]); `None` leaves the check to the kind.
+    pub options: Option<&'static [&'static str]>,
+}
+
+impl Abilities {
+    /// Everything that there is; the kind itself refuses what it lacks.
+    pub const ANY: Self = Self {
+        grains: &[Grain::Rows, Grain::Whole],
+        keys: &[Keys::RowIndices, Keys::RawIds],
+        devices: &["cpu"],
+        options: None,
+    };
+
+    /// What is wrong with `spec`, if anything.
+    fn refusal(&self, spec: &TableSpec) -> Option<String> {
+        let kind = &spec.kind;
+        if !self.keys.contains(&spec.keys) {
+            let found = keys_text(spec.keys);
+            let able = self.keys.iter().map(|&keys| keys_text(keys)).collect::<Vec<_>>().join(" or ");
+            return Some(format!("a {kind} table is asked with {able}, got keys = {found}"));
+        }
+        if !self.grains.contains(&spec.grain) {
+            let able = match self.grains {
+                [Grain::Whole] => "rows of a table of kind {kind} share storage: it has grain = whole",
+                _ => "every row of a table of kind {kind} stands for itself: it has grain = rows",
+            };
+            return Some(able.replace("{kind}", kind));
+        }
+        if !self.devices.contains(&"cpu") {
+            return Some(format!("a {kind} table runs on {}, this build on cpu", self.devices.join(", ")));
+        }
+        let known = self.options?;
+        let unknown = spec.options.keys().find(|name| !known.contains(&name.as_str()))?;
+        let has = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Some(format!("a {kind} table has no option `{unknown}`; it has: {has}"))
+    }
+}
+
+fn keys_text(keys: Keys) -> &'static str {
+    match keys {
+        Keys::RowIndices => "row indices",
+        Keys::RawIds => "raw ids",
+    }
+}
+
 /// Builds tables of one kind.
 pub trait TableKind: Send + Sync {
+    /// What tables of this kind can be.
+    fn abilities(&self) -> Abilities {
+        Abilities::ANY
+    }
+
     /// Memory that [`Self::build`] will take; pure. The default is that of a dense table.
     fn memory(&self, spec: &TableSpec, optimizer: &Optimizer) -> MemoryNeeds {
         spec.dense_memory(optimizer)
@@ -88,10 +148,11 @@ pub struct Registry {
 }
 
 impl Default for Registry {
-    /// The kinds of this crate: `dense`.
+    /// The kinds of this crate: `dense` and `hashed`.
     fn default() -> Self {
         let mut registry = Self { kinds: BTreeMap::new() };
         registry.register("dense", DenseKind);
+        registry.register("hashed", HashedKind);
         registry
     }
 }
@@ -102,15 +163,29 @@ impl Registry {
         self.kinds.insert(kind.to_owned(), Arc::new(builder));
     }
 
-    /// The kind that `spec` asks for.
+    /// The kind that `spec` asks for, which can build such tables.
     ///
     /// # Errors
-    /// [`EmbeddingError::UnknownKind`], with the kinds there are.
+    /// [`EmbeddingError::UnknownKind`], with the kinds there are; [`EmbeddingError::Spec`] for what the kind's tables cannot be.
     pub fn kind(&self, spec: &TableSpec) -> Result<&dyn TableKind> {
-        self.kinds.get(&spec.kind).map(Arc::as_ref).ok_or_else(|| EmbeddingError::UnknownKind {
+        let kind = self.kinds.get(&spec.kind).ok_or_else(|| EmbeddingError::UnknownKind {
             table: spec.name.clone(),
             kind: spec.kind.clone(),
-            known: self.kinds.keys().map(String::as_str).collect::<Vec<_>>().join(", "),
-        })
+            known: self.names().collect::<Vec<_>>().join(", "),
+        })?;
+        match kind.abilities().refusal(spec) {
+            None => Ok(kind.as_ref()),
+            Some(reason) => Err(EmbeddingError::Spec { table: spec.name.clone(), reason }),
+        }
+    }
+
+    /// What tables of kind `kind` can be, where it is known.
+    pub fn abilities(&self, kind: &str) -> Option<Abilities> {
+        self.kinds.get(kind).map(|kind| kind.abilities())
+    }
+
+    /// The names of all kinds, in alphabetical order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.kinds.keys().map(String::as_str)
     }
 }

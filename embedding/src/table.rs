@@ -1,9 +1,10 @@
 //! What a table is ([`TableSpec`]) and what the author of one writes ([`EmbeddingTable`]).
 
-use crate::checkpoint::{RowSink, RowSource, TensorSpec};
+use crate::checkpoint::{RowSink, RowSource, SavedRows, TensorSpec};
 use crate::error::{EmbeddingError, Result};
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::{DType, Mat, MatMut, MatRef, Stream};
+use std::collections::BTreeMap;
 
 /// Widest row: the reduced gradient of one row lives on a thread's stack.
 pub const MAX_DIM: usize = 2048;
@@ -75,6 +76,8 @@ pub struct TableSpec {
     pub keys: Keys,
     /// Values before the first step.
     pub init: Init,
+    /// Settings that only this kind of table has, by name: `min_count` of `hashed`, say.
+    pub options: BTreeMap<String, String>,
 }
 
 impl TableSpec {
@@ -90,7 +93,20 @@ impl TableSpec {
             grain: Grain::default(),
             keys: Keys::default(),
             init: Init::default(),
+            options: BTreeMap::new(),
         }
+    }
+
+    /// The setting `name` of this kind of table, or `default` where it is not given.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::Spec`] for a value that is no `T`.
+    pub fn option<T: std::str::FromStr + std::fmt::Display>(&self, name: &str, default: T) -> Result<T> {
+        let Some(text) = self.options.get(name) else { return Ok(default) };
+        text.parse().map_err(|_| EmbeddingError::Spec {
+            table: self.name.clone(),
+            reason: format!("option {name}: expected a value such as {default}, got {text}"),
+        })
     }
 
     /// Says what is wrong with the description, if anything.
@@ -202,6 +218,35 @@ pub struct PlainRows {
     pub states: Vec<Mat>,
 }
 
+/// What a table asked with raw ids holds, by id: owners differ from run to run, ids do not. The first tensor of such a table
+/// begins each row with the id ([`crate::checkpoint::id_to_floats`]); all tensors have one row for each id, in rising order of ids.
+pub trait Entries {
+    /// The ids held here, rising.
+    fn ids(&self) -> Vec<u64>;
+
+    /// Copies the row of each of `ids` in tensor number `tensor` to `out`, where the id is held here; other rows of `out` stay as
+    /// they are.
+    fn read(&self, tensor: usize, ids: &[u64], out: &mut [f32]);
+
+    /// Forgets everything, as before the first step.
+    fn clear(&mut self);
+
+    /// Takes rows of tensor number `tensor`. The first tensor brings ids in, and may drop some by the table's own rule where there
+    /// is no room; rows of other tensors whose ids are not held are passed over.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::Storage`] for rows of the first tensor that do not begin with their id.
+    fn write(&mut self, tensor: usize, ids: &[u64], values: &[f32]) -> Result<()>;
+}
+
+fn tensor_number(spec: &TableSpec, tensors: &[TensorSpec], tensor: usize) -> Result<TensorSpec> {
+    tensors.get(tensor).cloned().ok_or_else(|| EmbeddingError::UnknownTensor {
+        table: spec.name.clone(),
+        tensor: format!("number {tensor}"),
+        known: tensors.iter().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>().join(", "),
+    })
+}
+
 /// The local storage of one table, as its author writes it. Routing, pooling, the reduction of gradients over
 /// duplicates, placement and the schedule are ours.
 ///
@@ -232,6 +277,42 @@ pub trait EmbeddingTable: Send {
 
     /// Takes all tensors back from `source`.
     fn load(&mut self, source: &mut dyn RowSource) -> Result<()>;
+
+    /// Copies rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on, to `out`: a whole number of rows. What a
+    /// checkpoint of many ranks is written by. This one goes through [`Self::save`] for every call: right for every table, slow
+    /// for large ones, whose authors write their own.
+    ///
+    /// # Errors
+    /// [`crate::EmbeddingError::UnknownTensor`], [`crate::EmbeddingError::Storage`].
+    fn read_rows(&self, tensor: usize, first_row: u64, out: &mut [f32]) -> Result<()> {
+        let mut saved = SavedRows::default();
+        self.save(&mut saved)?;
+        let tensor = tensor_number(self.spec(), &self.tensors(), tensor)?;
+        RowSource::rows(&mut saved, &tensor, first_row, out)
+    }
+
+    /// Overwrites rows of tensor number `tensor`, from `first_row` on. This one saves the table, changes what was saved, and loads
+    /// it again.
+    ///
+    /// # Errors
+    /// As [`Self::read_rows`].
+    fn write_rows(&mut self, tensor: usize, first_row: u64, values: &[f32]) -> Result<()> {
+        let mut saved = SavedRows::default();
+        self.save(&mut saved)?;
+        let tensor = tensor_number(self.spec(), &self.tensors(), tensor)?;
+        saved.overwrite(&tensor, first_row, values)?;
+        self.load(&mut saved)
+    }
+
+    /// What a table asked with raw ids holds, id by id; `None` for tables of row indices.
+    fn entries(&self) -> Option<&dyn Entries> {
+        None
+    }
+
+    /// As [`Self::entries`], for writing.
+    fn entries_mut(&mut self) -> Option<&mut dyn Entries> {
+        None
+    }
 
     /// Fast path: where the rows lie, for a table whose lookup is a copy of a row and whose update is the optimiser's
     /// formula on that row. The set then pools straight from the rows, and reduces and updates in one pass, over tiles

@@ -215,7 +215,7 @@ fn descriptions_that_cannot_be_built() {
         ),
         (
             TableSpec { kind: "hashd".to_owned(), ..good.clone() },
-            "table `ads`: no table kind `hashd`; known kinds: dense",
+            "table `ads`: no table kind `hashd`; known kinds: dense, hashed",
         ),
     ];
     for (spec, expected) in cases {

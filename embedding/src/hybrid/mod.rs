@@ -59,6 +59,7 @@ mod update;
 mod vector;
 
 pub use node::{NodeProxy, RankExchange};
+pub(crate) use partition::mix;
 pub use partition::{MAX_OWNERS, Owner, Partition, Place, TablePlacement};
 pub use route::{HybridRoute, IdExchange};
 pub use set::{Deduplicate, HybridOptions, HybridSet};

@@ -2,8 +2,8 @@
 
 use crate::checkpoint::{RowSink, RowSource, TensorSpec, rows_at_once};
 use crate::error::{EmbeddingError, Result};
-use crate::registry::{TableEnv, TableKind};
-use crate::table::{EmbeddingTable, Keys, MemoryNeeds, PlainRows, Rows, SparseStep, TableSpec};
+use crate::registry::{Abilities, TableEnv, TableKind};
+use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, PlainRows, Rows, SparseStep, TableSpec};
 use headlong_device::{ArenaPlan, DType, Mat, MatMut, MatRef, Stream};
 
 /// Elements that one task of the initialisation writes: a mebibyte, and a multiple of the generator's group.
@@ -14,6 +14,10 @@ const INIT_CHUNK: usize = 1 << 18;
 pub struct DenseKind;
 
 impl TableKind for DenseKind {
+    fn abilities(&self) -> Abilities {
+        Abilities { grains: &[Grain::Rows], keys: &[Keys::RowIndices], devices: &["cpu"], options: Some(&[]) }
+    }
+
     fn shows_rows(&self) -> bool {
         true
     }

@@ -1,3 +1,4 @@
 //! The tables of this crate.
 
 pub mod dense;
+pub mod hashed;
