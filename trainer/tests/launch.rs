@@ -1,0 +1,156 @@
+//! `headlong launch` on one machine: ranks find each other, one verdict names the culprit, nobody is left behind.
+
+#![cfg(test)]
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::read_to_string;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A job that talks over TCP until somebody stops it.
+const ENDLESS: [&str; 8] =
+    ["bench", "barrier", "--backend", "tcp", "--iterations", "100000000", "--warmup", "0"];
+
+fn launch(ranks: usize, command: &[&str]) -> Command {
+    let mut launch = Command::new(env!("CARGO_BIN_EXE_headlong"));
+    launch.args(["launch", "-n", &ranks.to_string(), "--"]).args(command).stdin(Stdio::null());
+    launch
+}
+
+fn run(ranks: usize, command: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = launch(ranks, command).output().expect("headlong starts");
+    (status.code(), String::from_utf8(stdout).expect("text"), String::from_utf8(stderr).expect("text"))
+}
+
+/// Processes whose parent is `parent` and that have not ended.
+fn children_of(parent: u32) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").expect("Linux");
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_child = |pid: &i32| {
+        let stat = read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let mut words = rest.split_whitespace();
+        words.next() != Some("Z") && words.next() == Some(&parent.to_string())
+    };
+    let mut children: Vec<i32> = numbers.filter(is_child).collect();
+    children.sort_unstable();
+    children
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(15), "{what} takes too long");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_alive(pid: i32) -> bool {
+    let stat = read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// A running job of `ranks`: the launcher and its children, rank 0 first.
+fn running(ranks: usize) -> (Child, Vec<i32>) {
+    let launcher =
+        launch(ranks, &ENDLESS).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    wait_until("starting", || children_of(launcher.id()).len() == ranks);
+    let children = children_of(launcher.id());
+    // Joined: a control thread runs in each.
+    let joined = |pid: &i32| {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let mut names = threads.filter_map(|thread| read_to_string(thread.path().join("comm")).ok());
+        names.any(|name| name.trim() == "comm-control")
+    };
+    wait_until("joining", || children.iter().all(joined));
+    (launcher, children)
+}
+
+fn send(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).expect("a process"), signal).expect("a signal to a process of this test");
+}
+
+fn end_of(launcher: Child) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = launcher.wait_with_output().expect("an own child");
+    (status.code(), String::from_utf8(stderr).expect("text"))
+}
+
+#[test]
+fn ranks_find_each_other_and_rank_0_has_the_answer() {
+    let command =
+        ["bench", "all_reduce", "--backend", "tcp", "-b", "1024", "-e", "1024", "--iterations", "20"];
+    let (code, out, errors) = run(3, &command);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(out.contains("1024"), "{out}");
+    let (other, _, _) = run(2, &[&["headlong"], &command[..]].concat());
+    assert_eq!(other, Some(0), "the program's own name may stand there too");
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    for (ranks, command, words) in [
+        (0, &["doctor"][..], "expected 1 to 1024 ranks"),
+        (2, &["launch", "-n", "2", "--", "doctor"][..], "cannot launch itself"),
+    ] {
+        let (code, _, errors) = run(ranks, command);
+        assert!(code == Some(2) && errors.contains(words), "{code:?} {errors}");
+    }
+}
+
+#[test]
+fn the_exit_code_is_the_culprits_and_lines_carry_their_rank() {
+    let (code, _, errors) = run(2, &["train", "--set", "no.such=1"]);
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(
+        errors.contains("[rank 1] error: ") && errors.contains("has failed with exit code 2"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn a_killed_rank_is_named_and_the_others_end() {
+    let (launcher, children) = running(3);
+    let begin = Instant::now();
+    send(children[1], Signal::KILL);
+    let (code, errors) = end_of(launcher);
+    assert_eq!(code, Some(3), "{errors}");
+    assert!(errors.contains("rank 1 was killed by SIGKILL"), "{errors}");
+    assert!(errors.contains("[rank 2] error: ") && errors.contains("rank 1 is gone"), "{errors}");
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    assert!(!children.iter().any(|pid| is_alive(*pid)));
+}
+
+#[test]
+fn no_child_outlives_a_killed_launcher() {
+    let (mut launcher, children) = running(2);
+    launcher.kill().expect("an own child");
+    launcher.wait().expect("an own child");
+    wait_until("the end of the children", || !children.iter().any(|pid| is_alive(*pid)));
+}
+
+#[test]
+fn a_signal_to_the_launcher_reaches_every_rank() {
+    let (launcher, children) = running(2);
+    send(launcher.id() as i32, Signal::TERM);
+    let (code, errors) = end_of(launcher);
+    assert_eq!(code, Some(128 + 15), "{errors}");
+    assert!(errors.contains("stopped by SIGTERM"), "{errors}");
+    assert!(!children.iter().any(|pid| is_alive(*pid)));
+}
+
+/// With as many processors as ranks, each has its own.
+#[test]
+fn ranks_are_bound_to_different_processors() {
+    let (mut launcher, children) = running(2);
+    let allowed = |pid: &i32| {
+        let status = read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("Cpus_allowed_list")).map(str::to_string);
+        line.expect("a line Cpus_allowed_list")
+    };
+    let (lists, all) = (children.iter().map(allowed).collect::<Vec<_>>(), allowed(&(launcher.id() as i32)));
+    if std::thread::available_parallelism().is_ok_and(|processors| processors.get() >= 2) {
+        assert!(lists[0] != lists[1] && lists[0] != all, "{lists:?} of {all}");
+    }
+    launcher.kill().expect("an own child");
+    launcher.wait().expect("an own child");
+}
