@@ -14,7 +14,7 @@ const POLLS: u32 = 40;
 /// As above, where ranks share cores: whoever is waited for may be waiting for this core.
 const POLLS_CROWDED: u32 = 5;
 /// How long the core is offered to others before the thread sleeps until it is woken.
-const YIELDING: Duration = Duration::from_micros(300);
+const YIELDING: Duration = Duration::from_micros(50);
 /// A sleeper looks up this often although nobody has woken it: to see that its time is over.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
