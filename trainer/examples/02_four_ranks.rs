@@ -1,0 +1,52 @@
+//! Trains the same model on one rank and on four, and finds the same weights, bit for bit.
+//!
+//! Ranks are threads of this program; each trains on its share of every batch, owns a part of the rows and exchanges the rest.
+//!
+//! ```text
+//! cargo run --release -p headlong --example 02_four_ranks
+//! ```
+
+use headlong::config::{Config, Hybrid};
+use headlong::crew::{Crew, CrewOptions};
+use headlong::preset::preset;
+use headlong::report::Reporter;
+use headlong::session::{Session, Start};
+use headlong::train::Prepared;
+use headlong_embedding::Registry;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let mut config = preset("tiny")?;
+    // Sums over samples are cut into four blocks, however many ranks there are: that is what makes all runs equal.
+    config.set_all(&["synthetic.train_rows=40_000", "synthetic.valid_rows=10_000", "train.sum_blocks=4"])?;
+    config.run.output_dir = folder.path().to_owned();
+
+    let alone = train(&config)?;
+    config.run.ranks = 4;
+    for hybrid in [Hybrid::Off, Hybrid::Auto, Hybrid::Rows(1_000)] {
+        config.run.hybrid = hybrid;
+        assert_eq!(train(&config)?, alone);
+    }
+    println!("the same weights every time: {alone}");
+    Ok(())
+}
+
+/// One epoch; the digest of all weights and optimiser states.
+fn train(config: &Config) -> Result<String, Box<dyn std::error::Error>> {
+    config.validate()?;
+    let threads = 4;
+    let prepared = Prepared::new(config, None, threads, &Reporter::quiet(None))?;
+    // Where rows lie is decided from how frequent they are in the first batches.
+    let placement = prepared.placement(config, &headlong::crew::local_topology(config))?;
+    let registry = Registry::default();
+    let partition = Some(placement.partition.clone());
+    let options = CrewOptions { partition, ..CrewOptions::new(threads, &registry) };
+    let crew = Crew::build(&placement.decide(config), &prepared.table_rows, options)?;
+    let data = prepared.session_data(config, threads)?;
+    let mut session = Session::open(config, crew, data, &Start::Fresh)?;
+    while session.step()?.is_some() {}
+    let sent = session.crew().sent_per_step()?.map_or(0.0, |sent| sent.intra_node);
+    let frequent = placement.split.map_or(0, |split| split.frequent_rows());
+    println!("{} ranks, {frequent} rows on all of them: {sent:.0} bytes exchanged in a step", config.run.ranks);
+    Ok(session.weights_digest()?)
+}
