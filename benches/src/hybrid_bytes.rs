@@ -92,11 +92,10 @@ pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
 
 /// The split that sends the fewest bytes between nodes where equal rows are not merged.
 fn fewest_bytes<'a>(options: &SplitOptions<'a>) -> (Costs, SplitOptions<'a>) {
-    let cluster = options.cluster.clone();
     let (merge, ids) = (Some(Merge::Off), Some(IdSource::Known));
     let options =
         SplitOptions { merge, ids, exchange: Some(Exchange::Flat), dense_bytes: 0, ..options.clone() };
-    (Costs::bytes_between_nodes(&cluster), options)
+    (Costs::bytes_between_nodes(), options)
 }
 
 fn header() -> String {

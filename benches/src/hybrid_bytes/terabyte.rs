@@ -23,8 +23,9 @@ const ALL_ROWS: f64 = 4_373_472_329.0;
 const HEAD_ROWS: f64 = 8000.0;
 /// Columns of fewer values have one piece.
 const FEW_VALUES: u64 = 200;
-/// Least rank of the bend.
+/// Ranks that the bend lies between.
 const FIRST_BEND: f64 = 25.0;
+const LAST_BEND: f64 = 1e5;
 /// A range of thirty powers of ten is narrowed to a part in a million.
 const HALVINGS: usize = 28;
 /// Bits of a bin's width: ranks above 32 are taken together, 1/32 of the rank at a time.
@@ -142,7 +143,7 @@ impl Law {
             through(rank, bisect((15.0 * once, top[3]), |share| total(&through(rank, share)) - 1.0))
         };
         let off = |rank: f64| expected_distinct(&with_bend(rank), HEAD_ROWS) - head;
-        Self::of_bins(facts.rows, with_bend(bisect((FIRST_BEND, fifteen * 0.9), off)))
+        Self::of_bins(facts.rows, with_bend(bisect((FIRST_BEND, LAST_BEND.min(fifteen * 0.9)), off)))
     }
 
     fn of_bins(rows: u64, mut bins: Vec<Bin>) -> Self {

@@ -121,7 +121,8 @@ impl LatencyTable {
 pub struct LinkCosts {
     /// By the bytes that one rank sends to all others together.
     pub all_to_all: LatencyTable,
-    /// By the bytes of the buffer that is summed.
+    /// By the bytes that each of `m` ranks sends where it adds up its part and sends the sum to all: `2(m−1)/m` of the buffer. So one table
+    /// is right for any number of ranks.
     pub all_reduce: LatencyTable,
     /// What one more message costs a rank.
     pub message_us: f64,
@@ -156,11 +157,11 @@ pub struct Costs {
 
 impl Costs {
     /// Ranks as threads of one process. Assumed, not measured: a wake-up of 5 µs, half as fast as a core copies memory while the others
-    /// do the same (4 GB/s a rank); an all-reduce waits twice and moves its buffer twice.
+    /// do the same (4 GB/s a rank); an all-reduce waits twice.
     pub fn local() -> Self {
         let link = LinkCosts {
             all_to_all: LatencyTable::line(5.0, 4000.0),
-            all_reduce: LatencyTable::line(10.0, 2000.0),
+            all_reduce: LatencyTable::line(10.0, 4000.0),
             message_us: 0.5,
         };
         Self {
@@ -181,12 +182,12 @@ impl Costs {
         Self {
             intra: LinkCosts {
                 all_to_all: LatencyTable::line(20.0, 2000.0),
-                all_reduce: LatencyTable::line(40.0, 1000.0),
+                all_reduce: LatencyTable::line(40.0, 2000.0),
                 message_us: 5.0,
             },
             inter: LinkCosts {
                 all_to_all: LatencyTable::line(44.0, 2500.0),
-                all_reduce: LatencyTable::line(88.0, 1250.0),
+                all_reduce: LatencyTable::line(88.0, 2500.0),
                 message_us: 5.0,
             },
             direct_bytes: 32768.0,
@@ -195,19 +196,19 @@ impl Costs {
     }
 
     /// GPUs of a node over NVLink, nodes over InfiniBand. Bandwidths are those in HugeCTR's MLPerf configurations: all-to-all 190 GB/s
-    /// inside a node and 23.75 GB/s a GPU between nodes; all-reduce 130 GB/s inside a node, its two passes counted each, and between nodes what
-    /// the all-to-all reaches, as it moves its buffer twice. A small all-reduce takes 15.2 µs in NCCL's model of eight NVLinked GPUs; the
+    /// inside a node and 23.75 GB/s a GPU between nodes; all-reduce 130 GB/s inside a node, and between nodes what the all-to-all
+    /// reaches. A small all-reduce takes 15.2 µs in NCCL's model of eight NVLinked GPUs; the
     /// other latencies, and memory at 1.5 TB/s, are assumptions.
     pub fn verbs() -> Self {
         Self {
             intra: LinkCosts {
                 all_to_all: LatencyTable::line(8.0, 190_000.0),
-                all_reduce: LatencyTable::line(15.2, 65_000.0),
+                all_reduce: LatencyTable::line(15.2, 130_000.0),
                 message_us: 0.0,
             },
             inter: LinkCosts {
                 all_to_all: LatencyTable::line(15.0, 23_750.0),
-                all_reduce: LatencyTable::line(30.0, 11_875.0),
+                all_reduce: LatencyTable::line(30.0, 23_750.0),
                 message_us: 0.3,
             },
             memory_bytes_per_us: 1.5e6,
@@ -220,18 +221,11 @@ impl Costs {
 
     /// No time at all but the bytes that a rank sends between nodes, a microsecond each, with a hierarchical all-reduce: the split with
     /// these costs sends the fewest bytes.
-    pub fn bytes_between_nodes(cluster: &Cluster) -> Self {
-        let nodes = cluster.num_nodes() as f64;
-        // Of a rail's part of the buffer, each rank sends `(n−1)/n` twice.
-        let sent = (2.0 * (nodes - 1.0) / nodes).max(f64::MIN_POSITIVE);
-        let free = LatencyTable::line(0.0, FREE);
+    pub fn bytes_between_nodes() -> Self {
+        let (free, bytes) = (LatencyTable::line(0.0, FREE), LatencyTable::line(0.0, 1.0));
         Self {
             intra: LinkCosts { all_to_all: free.clone(), all_reduce: free, message_us: 0.0 },
-            inter: LinkCosts {
-                all_to_all: LatencyTable::line(0.0, 1.0),
-                all_reduce: LatencyTable::line(0.0, 1.0 / sent),
-                message_us: 0.0,
-            },
+            inter: LinkCosts { all_to_all: bytes.clone(), all_reduce: bytes, message_us: 0.0 },
             memory_bytes_per_us: FREE,
             row_us: 0.0,
             route_us: 0.0,
@@ -282,21 +276,21 @@ impl Costs {
         if cluster.num_ranks() == 1 {
             return 0.0;
         }
-        if cluster.num_nodes() == 1 {
-            return self.intra.all_reduce.us(bytes);
-        }
+        let (ranks, nodes, each) = (cluster.num_ranks(), cluster.num_nodes(), cluster.largest_node());
+        let sent = |ranks: usize, buffer: f64| 2.0 * (ranks - 1) as f64 / ranks as f64 * buffer;
+        let link = if nodes == 1 { &self.intra } else { &self.inter };
         let way = self.all_reduce_way(cluster, bytes);
         match way {
             AllReduce::Hierarchical => {
-                let rail = bytes / cluster.largest_node() as f64;
-                self.intra.all_reduce.us(bytes) + self.inter.all_reduce.us(rail)
+                let rail = bytes / each as f64;
+                self.intra.all_reduce.us(sent(each, bytes)) + self.inter.all_reduce.us(sent(nodes, rail))
             }
-            AllReduce::TwoSteps => self.inter.all_reduce.us(bytes),
+            AllReduce::TwoSteps => link.all_reduce.us(sent(ranks, bytes)),
             AllReduce::Direct => {
                 // However short it is, its bytes go to every other rank.
-                let sent = all_reduce(cluster, way, bytes);
-                let exchange = self.all_to_all_us(cluster, Merge::Off, Exchange::Flat, sent);
-                self.inter.all_reduce.us(bytes).max(exchange)
+                let all = all_reduce(cluster, way, bytes);
+                let exchange = self.all_to_all_us(cluster, Merge::Off, Exchange::Flat, all);
+                link.all_reduce.us(sent(ranks, bytes)).max(exchange)
             }
         }
     }

@@ -88,10 +88,11 @@ fn to_toml(backend: Backend, answer: &Answer) -> Result<String> {
         }
     };
     let link = if nodes == 1 || backend == Backend::Local { &mut costs.intra } else { &mut costs.inter };
+    // Of its buffer each rank sends what it does not keep for itself; in an all-reduce twice.
+    let sent = (ranks - 1) as f64 / ranks as f64;
     *link = LinkCosts {
-        all_reduce: table(Operation::AllReduce, &answer.timings[0], ranks, 1.0)?,
-        // What a rank keeps for itself does not count.
-        all_to_all: table(Operation::AllToAll, &answer.timings[1], ranks, (ranks - 1) as f64 / ranks as f64)?,
+        all_reduce: table(Operation::AllReduce, &answer.timings[0], ranks, 2.0 * sent)?,
+        all_to_all: table(Operation::AllToAll, &answer.timings[1], ranks, sent)?,
         message_us: link.message_us,
     };
     if backend == Backend::Local {

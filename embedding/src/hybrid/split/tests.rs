@@ -80,10 +80,11 @@ fn the_ancestors_thresholds_come_out_of_the_search() {
         let closed = 20.0 * f64::from(nodes * each) * all_to_all / all_reduce * ratio * f64::from(nodes)
             / f64::from(nodes - 1);
         assert!((closed - threshold).abs() < 0.1, "{closed}");
-        // Flat over all ranks, the same with N instead of n; their all-reduce counts both of its passes.
         let spec = [TableSpec::new("a", 4000, 2048)];
         let statistics = counted(&spec[0], 1..=4000, 20, batch);
-        let costs = bandwidths(all_to_all, all_reduce / 2.0 / ratio);
+        // The ancestor's two passes send the buffer once each, ours (N−1)/N of it.
+        let ranks = f64::from(nodes * each);
+        let costs = bandwidths(all_to_all, all_reduce / ratio * (ranks - 1.0) / ranks);
         let mut options = SplitOptions::new(&spec, Cluster::even(nodes as usize, each as usize), batch, &SGD);
         (options.merge, options.exchange, options.ids) =
             (Some(Merge::Off), Some(Exchange::Hierarchical), Some(IdSource::Known));
@@ -99,7 +100,7 @@ fn the_ancestors_thresholds_come_out_of_the_search() {
     let statistics = counted(&spec[0], 1..=4000, 20, 55_296);
     let mut options = SplitOptions::new(&spec, Cluster::even(8, 1), 55_296, &SGD);
     (options.merge, options.ids) = (Some(Merge::Off), Some(IdSource::Known));
-    let found = split(&statistics, &bandwidths(190.0, 65.0), &options).unwrap();
+    let found = split(&statistics, &bandwidths(190.0, 130.0 * 7.0 / 8.0), &options).unwrap();
     let closed = 20.0 * 8.0 * 190.0 / 130.0 * 8.0 / 7.0;
     assert!(((4001 - found.frequent_rows()) as f64 / closed - 1.0).abs() < 0.005);
 }
@@ -232,7 +233,7 @@ fn small_tables_are_replicated_whole_by_the_same_rule() {
     let (specs, statistics) = zipf_statistics(20, 2048);
     let options = SplitOptions::new(&specs, Cluster::even(4, 1), 2048, &SGD);
     // An all-reduce as cheap as this makes every row frequent that comes in most steps.
-    let found = split(&statistics, &bandwidths(100.0, 100.0), &options).unwrap();
+    let found = split(&statistics, &bandwidths(100.0, 200.0), &options).unwrap();
     assert_eq!(found.placements[0], TablePlacement::DataParallel);
     assert_eq!((found.tables[0].frequent_rows, found.tables[0].covered_share), (3, 1.0));
     assert!(
@@ -273,17 +274,17 @@ fn merging_on_the_node_is_chosen_where_it_sends_less() {
 fn memory_limits_what_is_replicated() {
     let (specs, statistics) = zipf_statistics(20, 2048);
     let mut options = SplitOptions::new(&specs, Cluster::even(8, 1), 2048, &SGD);
-    let free = split(&statistics, &bandwidths(100.0, 100.0), &options).unwrap();
+    let free = split(&statistics, &bandwidths(100.0, 200.0), &options).unwrap();
     options.replicated_limit_bytes = Some(free.replicated_bytes / 3);
-    let tight = split(&statistics, &bandwidths(100.0, 100.0), &options).unwrap();
+    let tight = split(&statistics, &bandwidths(100.0, 200.0), &options).unwrap();
     assert!(tight.replicated_bytes <= free.replicated_bytes / 3 && tight.frequent_rows() > 0);
     options.replicated_limit_bytes = None;
     let owned = free.bytes_per_rank - free.replicated_bytes;
     options.memory_limit_bytes = Some(owned + 40_000);
-    let tight = split(&statistics, &bandwidths(100.0, 100.0), &options).unwrap();
+    let tight = split(&statistics, &bandwidths(100.0, 200.0), &options).unwrap();
     assert!(tight.replicated_bytes <= 50_000 && tight.frequent_rows() > 0);
     options.memory_limit_bytes = Some(1000);
-    let error = split(&statistics, &bandwidths(100.0, 100.0), &options).unwrap_err();
+    let error = split(&statistics, &bandwidths(100.0, 200.0), &options).unwrap_err();
     assert!(matches!(error, SplitError::Memory { limit_bytes: 1000, frequent_rows: 0, .. }), "{error}");
     options.memory_limit_bytes = None;
     options.replicated_limit_bytes = Some(132 * 10);
