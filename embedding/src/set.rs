@@ -284,13 +284,20 @@ impl EmbeddingSet {
         self.tables[table].lock().load(source)
     }
 
-    /// Copies rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on, to `out`: a whole number of rows.
+    /// Copies rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on, to `out`: a whole number of rows. Tables that
+    /// hide their rows are asked for them.
     ///
     /// # Errors
-    /// [`EmbeddingError::RowRange`]; [`EmbeddingError::UnknownTensor`] where there is none, or where the table keeps its rows to itself.
+    /// [`EmbeddingError::RowRange`]; [`EmbeddingError::UnknownTensor`] where there is none; errors of tables of other authors.
     pub fn read_rows(&self, table: usize, tensor: usize, first_row: u64, out: &mut [f32]) -> Result<()> {
-        let (mat, first) = self.plain_tensor(table, tensor, first_row, out.len())?;
-        out.copy_from_slice(&mat.read::<f32>().data()[first..][..out.len()]);
+        let slot = &self.tables[table];
+        let Some(mat) = slot.plain.as_ref().and_then(|rows| rows.tensor(tensor)) else {
+            let part = slot.lock();
+            check_rows(&self.specs[table], &part.tensors(), tensor, first_row, out.len())?;
+            return part.read_rows(tensor, first_row, out);
+        };
+        check_rows(&self.specs[table], &self.tensors[table], tensor, first_row, out.len())?;
+        out.copy_from_slice(&mat.read::<f32>().data()[first_row as usize * mat.cols()..][..out.len()]);
         Ok(())
     }
 
@@ -299,38 +306,47 @@ impl EmbeddingSet {
     /// # Errors
     /// As [`Self::read_rows`].
     pub fn write_rows(&self, table: usize, tensor: usize, first_row: u64, values: &[f32]) -> Result<()> {
-        let (mat, first) = self.plain_tensor(table, tensor, first_row, values.len())?;
+        let slot = &self.tables[table];
+        let Some(mat) = slot.plain.as_ref().and_then(|rows| rows.tensor(tensor)) else {
+            let mut part = slot.lock();
+            check_rows(&self.specs[table], &part.tensors(), tensor, first_row, values.len())?;
+            return part.write_rows(tensor, first_row, values);
+        };
+        check_rows(&self.specs[table], &self.tensors[table], tensor, first_row, values.len())?;
+        let first = first_row as usize * mat.cols();
         mat.write::<f32>().data_mut()[first..][..values.len()].copy_from_slice(values);
         Ok(())
     }
+}
 
-    /// The matrix of a tensor, and the first of `len` elements from `first_row` on.
-    fn plain_tensor(&self, table: usize, tensor: usize, first_row: u64, len: usize) -> Result<(&Mat, usize)> {
-        let (spec, tensors) = (&self.specs[table], &self.tensors[table]);
-        let plain = self.tables[table].plain.as_ref();
-        let mat = plain.and_then(|rows| match tensor {
-            0 => Some(&rows.weights),
-            state => rows.states.get(state - 1),
-        });
-        let Some((mat, tensor)) = mat.zip(tensors.get(tensor)) else {
-            let known =
-                if plain.is_some() { names(tensors) } else { "no rows that can be read singly".to_owned() };
-            let tensor = format!("number {tensor}");
-            return Err(EmbeddingError::UnknownTensor { table: spec.name.clone(), tensor, known });
-        };
-        assert_eq!(len % tensor.cols, 0, "rows of `{}` have {} elements", tensor.name, tensor.cols);
-        let count = (len / tensor.cols) as u64;
-        if first_row.checked_add(count).is_none_or(|end| end > tensor.rows) {
-            return Err(EmbeddingError::RowRange {
-                table: spec.name.clone(),
-                tensor: tensor.name.clone(),
-                first_row,
-                count,
-                rows: tensor.rows,
-            });
-        }
-        Ok((mat, first_row as usize * tensor.cols))
+impl PlainRows {
+    /// The matrix of tensor number `tensor`: the weights, then the states.
+    pub(crate) fn tensor(&self, tensor: usize) -> Option<&Mat> {
+        if tensor == 0 { Some(&self.weights) } else { self.states.get(tensor - 1) }
     }
+}
+
+/// Checks that `len` elements from row `first_row` on are whole rows of tensor number `tensor` of `tensors`, and returns the columns
+/// of a row.
+pub(crate) fn check_rows(
+    spec: &TableSpec,
+    tensors: &[TensorSpec],
+    tensor: usize,
+    first_row: u64,
+    len: usize,
+) -> Result<usize> {
+    let table = || spec.name.clone();
+    let Some(tensor) = tensors.get(tensor) else {
+        let (tensor, known) = (format!("number {tensor}"), names(tensors));
+        return Err(EmbeddingError::UnknownTensor { table: table(), tensor, known });
+    };
+    assert_eq!(len % tensor.cols, 0, "rows of `{}` have {} elements", tensor.name, tensor.cols);
+    let count = (len / tensor.cols) as u64;
+    if first_row.checked_add(count).is_none_or(|end| end > tensor.rows) {
+        let (table, tensor, rows) = (table(), tensor.name.clone(), tensor.rows);
+        return Err(EmbeddingError::RowRange { table, tensor, first_row, count, rows });
+    }
+    Ok(tensor.cols)
 }
 
 fn names(tensors: &[TensorSpec]) -> String {

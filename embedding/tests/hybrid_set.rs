@@ -81,8 +81,10 @@ fn initial_values_do_not_depend_on_placement() {
 /// Trained with one partition, carried over to another with other ranks, trained on: as if nothing had happened.
 #[test]
 fn rows_move_to_another_partition() {
-    let specs = specs();
-    for optimizer in every_optimizer() {
+    let hidden = specs().into_iter().map(|spec| TableSpec { kind: "hidden".to_owned(), ..spec }).collect();
+    for (specs, optimizer) in
+        [specs(), hidden].into_iter().flat_map(|specs| every_optimizer().map(|o| (specs.clone(), o)))
+    {
         let shape = |num_blocks| Shape {
             specs: &specs,
             optimizer,

@@ -77,6 +77,7 @@ fn tables_asked_with_raw_ids() {
         TableSpec::new("b", 500, 20),
         raw(TableSpec { pooling: Pooling::Mean, ..TableSpec::new("c", 5000, 4) }),
         raw(TableSpec::new("d", 100, 5)),
+        of_kind("hashed", TableSpec { keys: Keys::RawIds, ..TableSpec::new("e", 4096, 6) }),
     ];
     for num_ranks in [2, 3, 4] {
         for variant in variants(num_ranks) {
@@ -84,6 +85,7 @@ fn tables_asked_with_raw_ids() {
             check(&specs, optimizer, num_ranks, Partition::all_frequent(&specs, num_ranks), variant);
             let placements = vec![
                 TablePlacement::TableWise(Owner(1)),
+                TablePlacement::by_formula(),
                 TablePlacement::by_formula(),
                 TablePlacement::by_formula(),
                 TablePlacement::by_formula(),

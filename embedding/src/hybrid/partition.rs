@@ -235,6 +235,11 @@ impl Partition {
         }
     }
 
+    /// Rows of table `table` that were placed with `owner`: its first local rows.
+    pub(crate) fn num_placed(&self, table: usize, owner: Owner) -> u64 {
+        self.tables[table].num_placed[owner.0]
+    }
+
     /// Row index of replica row `slot` of table `table`.
     ///
     /// # Panics

@@ -124,10 +124,7 @@ impl HybridSet {
             Some(alone) => alone.tables().map(|(_, tensors)| tensors.to_vec()).collect(),
             None => {
                 let tables = specs.iter().zip(&tables);
-                let tensors = tables.map(|(spec, table)| {
-                    Ok(tensors_of(spec, table, registry.kind(spec)?.shows_rows(), &set.optimizer))
-                });
-                tensors.collect::<Result<_>>()?
+                tables.map(|(spec, table)| tensors_of(spec, table, &set.optimizer)).collect()
             }
         };
         Ok(Self {
@@ -388,8 +385,8 @@ impl HybridSet {
         self.owner
     }
 
-    /// The tensors of table `table` with the rows of the whole model, as a checkpoint holds them. Of a table that hides its rows:
-    /// those of the part that lies here, none where there is no part.
+    /// The tensors of table `table` with the rows of the whole model, as a checkpoint holds them. Of a table whose rows share storage:
+    /// as the table says. Where no part of the table lies here: those of a dense one.
     pub fn tensors(&self, table: usize) -> &[TensorSpec] {
         &self.tensors[table]
     }
@@ -563,21 +560,15 @@ fn build(
 }
 
 /// The tensors of the whole table, told from the part that lies here.
-fn tensors_of(
-    spec: &TableSpec,
-    table: &HybridTable,
-    shows_rows: bool,
-    optimizer: &Optimizer,
-) -> Vec<TensorSpec> {
-    let hidden = |slot: &&TableSlot| slot.plain.is_none();
-    let part = table.local.as_ref().or(table.frequent.as_ref());
-    match part {
-        Some(slot) if hidden(&slot) => slot.lock().tensors(),
-        Some(slot) => {
-            let tensors = slot.lock().tensors();
+fn tensors_of(spec: &TableSpec, table: &HybridTable, optimizer: &Optimizer) -> Vec<TensorSpec> {
+    let Some(part) = table.local.as_ref().or(table.frequent.as_ref()) else {
+        return spec.dense_tensors(optimizer);
+    };
+    let tensors = part.lock().tensors();
+    match (spec.grain, spec.keys) {
+        (Grain::Rows, Keys::RowIndices) => {
             tensors.into_iter().map(|tensor| TensorSpec { rows: spec.rows, ..tensor }).collect()
         }
-        None if shows_rows => spec.dense_tensors(optimizer),
-        None => Vec::new(),
+        _ => tensors,
     }
 }

@@ -3,6 +3,8 @@
 use super::partition::Code;
 use super::set::{HybridSet, HybridTable};
 use crate::error::{EmbeddingError, Result};
+use crate::set::check_rows;
+use crate::table::{EmbeddingTable, Grain, Keys};
 use headlong_device::Mat;
 
 /// Rows looked at together: their codes lie on the stack.
@@ -10,16 +12,24 @@ const ROWS_AT_ONCE: usize = 256;
 
 impl HybridSet {
     /// Copies rows of tensor number `tensor` of [`Self::tensors`], from row `first_row` of the whole table on, to `out`: those that
-    /// lie here, owned or as replicas. The others' places in `out` stay as they are.
+    /// lie here, owned or as replicas. The others' places in `out` stay as they are. Tables that hide their rows are asked for them,
+    /// a run of rows at a time.
     ///
     /// # Errors
-    /// [`EmbeddingError::RowRange`]; [`EmbeddingError::UnknownTensor`] where there is none, or where the table hides its rows (see
-    /// [`Self::local_table`]).
+    /// [`EmbeddingError::RowRange`]; [`EmbeddingError::UnknownTensor`] where there is none, or where rows go by raw ids (see
+    /// [`Self::local_table`]); errors of tables of other authors.
     pub fn export_rows(&self, table: usize, tensor: usize, first_row: u64, out: &mut [f32]) -> Result<()> {
         if let Some(alone) = self.alone() {
             return alone.read_rows(table, tensor, first_row, out);
         }
-        let cols = self.check_rows(table, tensor, first_row, out.len())?;
+        let Some(cols) = self.check_rows(table, tensor, first_row, out.len())? else { return Ok(()) };
+        if self.hides(table) {
+            return self.each_hidden_run(table, first_row, out.len() / cols, |part, run| {
+                run.copy_rows(part, tensor, cols, |index, row| {
+                    out[index * cols..][..cols].copy_from_slice(row)
+                })
+            });
+        }
         let mats = mats_of(&self.tables[table], tensor);
         let [local, frequent] = mats.map(|mat| mat.map(Mat::read::<f32>));
         self.each_held(table, first_row, out.len() / cols, |index, place| {
@@ -43,7 +53,12 @@ impl HybridSet {
         if let Some(alone) = self.alone() {
             return alone.write_rows(table, tensor, first_row, values);
         }
-        let cols = self.check_rows(table, tensor, first_row, values.len())?;
+        let Some(cols) = self.check_rows(table, tensor, first_row, values.len())? else { return Ok(()) };
+        if self.hides(table) {
+            return self.each_hidden_run(table, first_row, values.len() / cols, |part, run| {
+                run.overwrite_rows(part, tensor, cols, values)
+            });
+        }
         let mats = mats_of(&self.tables[table], tensor);
         let [mut local, mut frequent] = mats.map(|mat| mat.map(Mat::write::<f32>));
         self.each_held(table, first_row, values.len() / cols, |index, place| {
@@ -58,24 +73,55 @@ impl HybridSet {
         Ok(())
     }
 
-    /// Columns of the tensor, if the rows exist and can be had singly.
-    fn check_rows(&self, table: usize, tensor: usize, first_row: u64, len: usize) -> Result<usize> {
-        let (spec, tensors) = (&self.specs[table], &self.tensors[table]);
+    /// Whether the parts of the table that lie here hide their rows.
+    fn hides(&self, table: usize) -> bool {
         let HybridTable { local, frequent, .. } = &self.tables[table];
-        let hidden = [local, frequent].into_iter().flatten().any(|slot| slot.plain.is_none());
-        let Some(tensor) = tensors.get(tensor).filter(|_| !hidden) else {
-            let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
-            let known = if hidden { "no rows that can be read singly".to_owned() } else { names.join(", ") };
-            let tensor = format!("number {tensor}");
-            return Err(EmbeddingError::UnknownTensor { table: spec.name.clone(), tensor, known });
-        };
-        assert_eq!(len % tensor.cols, 0, "rows of `{}` have {} elements", tensor.name, tensor.cols);
-        let count = (len / tensor.cols) as u64;
-        if first_row.checked_add(count).is_none_or(|end| end > tensor.rows) {
-            let (table, tensor, rows) = (spec.name.clone(), tensor.name.clone(), tensor.rows);
-            return Err(EmbeddingError::RowRange { table, tensor, first_row, count, rows });
+        [local, frequent].into_iter().flatten().any(|slot| slot.plain.is_none())
+    }
+
+    /// Calls `body` with each run of rows, of those from `first_row` on that lie here, and the part that holds it.
+    fn each_hidden_run(
+        &self,
+        table: usize,
+        first_row: u64,
+        count: usize,
+        mut body: impl FnMut(&mut dyn EmbeddingTable, &Run) -> Result<()>,
+    ) -> Result<()> {
+        let HybridTable { local, frequent, .. } = &self.tables[table];
+        // Frequent rows, those placed here and those by formula: each kind lies in the order of rows.
+        let mut runs = [Run::default(), Run::default(), Run::default()];
+        if self.specs[table].grain == Grain::Whole {
+            // Its tensors have rows of their own, wherever the whole table lies.
+            let whole = usize::from(frequent.is_none());
+            runs[whole].rows = (0..count).map(|index| (index, first_row + index as u64)).collect();
+        } else {
+            let placed = self.partition.num_placed(table, self.owner);
+            self.each_held(table, first_row, count, |index, place| match place {
+                Held::Frequent(row) => runs[0].rows.push((index, row as u64)),
+                Held::Local(row) if (row as u64) < placed => runs[1].rows.push((index, row as u64)),
+                Held::Local(row) => runs[2].rows.push((index, row as u64)),
+            });
         }
-        Ok(tensor.cols)
+        for (run, slot) in runs.iter().zip([frequent, local, local]) {
+            if let Some(slot) = slot.as_ref().filter(|_| !run.rows.is_empty()) {
+                body(&mut **slot.lock(), run)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Columns of the tensor, if the rows exist and go by row index; none where nothing of the table lies here.
+    fn check_rows(&self, table: usize, tensor: usize, first_row: u64, len: usize) -> Result<Option<usize>> {
+        let spec = &self.specs[table];
+        if spec.keys == Keys::RawIds {
+            let (tensor, known) = (format!("number {tensor}"), "no rows but by raw id".to_owned());
+            return Err(EmbeddingError::UnknownTensor { table: spec.name.clone(), tensor, known });
+        }
+        let HybridTable { local, frequent, .. } = &self.tables[table];
+        if local.is_none() && frequent.is_none() {
+            return Ok(None);
+        }
+        check_rows(spec, &self.tensors[table], tensor, first_row, len).map(Some)
     }
 
     /// Calls `body` with the number, counted from `first_row`, and the place of each of `count` rows that lies here.
@@ -98,6 +144,51 @@ impl HybridSet {
     }
 }
 
+/// Rows of one part that hides them: number in the caller's list, row of the part; both rise.
+#[derive(Default)]
+struct Run {
+    rows: Vec<(usize, u64)>,
+}
+
+impl Run {
+    /// First row of the part, and the values of all rows from there to the last one.
+    fn read(&self, part: &dyn EmbeddingTable, tensor: usize, cols: usize) -> Result<(u64, Vec<f32>)> {
+        let first = self.rows.first().map_or(0, |(_, row)| *row);
+        let last = self.rows.last().map_or(0, |(_, row)| *row);
+        let mut values = vec![0.0; (last + 1 - first) as usize * cols];
+        part.read_rows(tensor, first, &mut values)?;
+        Ok((first, values))
+    }
+
+    fn copy_rows(
+        &self,
+        part: &dyn EmbeddingTable,
+        tensor: usize,
+        cols: usize,
+        mut body: impl FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        let (first, values) = self.read(part, tensor, cols)?;
+        self.rows
+            .iter()
+            .for_each(|&(index, row)| body(index, &values[(row - first) as usize * cols..][..cols]));
+        Ok(())
+    }
+
+    fn overwrite_rows(
+        &self,
+        part: &mut dyn EmbeddingTable,
+        tensor: usize,
+        cols: usize,
+        from: &[f32],
+    ) -> Result<()> {
+        let (first, mut values) = self.read(part, tensor, cols)?;
+        for &(index, row) in &self.rows {
+            values[(row - first) as usize * cols..][..cols].copy_from_slice(&from[index * cols..][..cols]);
+        }
+        part.write_rows(tensor, first, &values)
+    }
+}
+
 /// A row that lies here.
 enum Held {
     Frequent(usize),
@@ -106,8 +197,5 @@ enum Held {
 
 /// The matrices of a tensor: local rows, and frequent ones.
 fn mats_of(table: &HybridTable, tensor: usize) -> [Option<&Mat>; 2] {
-    [table.local.as_ref(), table.frequent.as_ref()].map(|slot| {
-        let rows = slot?.plain.as_ref()?;
-        if tensor == 0 { Some(&rows.weights) } else { rows.states.get(tensor - 1) }
-    })
+    [&table.local, &table.frequent].map(|slot| slot.as_ref()?.plain.as_ref()?.tensor(tensor))
 }

@@ -102,13 +102,12 @@ pub fn alone(specs: &[TableSpec], optimizer: Optimizer, num_blocks: usize) -> Ou
         all_vectors.push(bits(vectors.read::<f32>().data()));
     }
     let mut tensors = Vec::new();
-    for (table, spec) in specs.iter().enumerate() {
+    // Tables asked with raw ids show what they hold in their vectors alone.
+    for table in (0..specs.len()).filter(|&table| specs[table].keys == Keys::RowIndices) {
         for (index, tensor) in set.tensors(table).iter().enumerate() {
-            let mut rows = vec![0.0; spec.rows as usize * tensor.cols];
-            // A table that hides its rows shows them in its vectors alone.
-            if set.read_rows(table, index, 0, &mut rows).is_ok() {
-                tensors.push(bits(&rows));
-            }
+            let mut rows = vec![0.0; tensor.rows as usize * tensor.cols];
+            set.read_rows(table, index, 0, &mut rows).unwrap();
+            tensors.push(bits(&rows));
         }
     }
     (all_vectors, tensors)

@@ -60,7 +60,18 @@ struct Hidden {
 }
 
 impl EmbeddingTable for Hidden {
-    never_saved!();
+    fn memory(&self) -> MemoryNeeds {
+        self.inner.memory()
+    }
+    fn tensors(&self) -> Vec<TensorSpec> {
+        self.inner.tensors()
+    }
+    fn save(&self, sink: &mut dyn RowSink) -> Result<()> {
+        self.inner.save(sink)
+    }
+    fn load(&mut self, source: &mut dyn RowSource) -> Result<()> {
+        self.inner.load(source)
+    }
     fn spec(&self) -> &TableSpec {
         &self.spec
     }
@@ -124,6 +135,12 @@ struct Shared {
 }
 
 impl Shared {
+    fn tensor(&self) -> TensorSpec {
+        TensorSpec { name: "weight".to_owned(), rows: 2 * self.side, cols: self.spec.dim }
+    }
+}
+
+impl Shared {
     fn new(spec: &TableSpec, env: &TableEnv) -> Self {
         let side = (spec.rows as f64).sqrt().ceil() as u64;
         let mut parts = vec![0.0; (2 * side) as usize * spec.dim];
@@ -137,7 +154,18 @@ impl Shared {
 }
 
 impl EmbeddingTable for Shared {
-    never_saved!();
+    fn memory(&self) -> MemoryNeeds {
+        MemoryNeeds::default()
+    }
+    fn tensors(&self) -> Vec<TensorSpec> {
+        vec![self.tensor()]
+    }
+    fn save(&self, sink: &mut dyn RowSink) -> Result<()> {
+        sink.rows(&self.tensor(), 0, &self.parts)
+    }
+    fn load(&mut self, source: &mut dyn RowSource) -> Result<()> {
+        source.rows(&self.tensor(), 0, &mut self.parts)
+    }
     fn spec(&self) -> &TableSpec {
         &self.spec
     }

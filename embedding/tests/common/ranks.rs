@@ -338,7 +338,10 @@ impl Ranks {
 
     /// Rows of one tensor of the whole model, put together from all ranks; replicas are equal. None of a table that hides them.
     pub fn tensor(&self, table: usize, tensor: usize) -> Option<Vec<f32>> {
-        let spec = &self.sets[0].tensors(table)[tensor];
+        let partition = self.sets[0].partition();
+        let holder =
+            (0..self.sets.len()).find(|&rank| partition.local_rows(table, Owner(rank)) > 0).unwrap_or(0);
+        let spec = self.sets[holder].tensors(table).get(tensor)?;
         let mut whole = vec![f32::NAN; spec.rows as usize * spec.cols];
         for set in &self.sets {
             let mut part = vec![f32::NAN; whole.len()];
