@@ -74,7 +74,7 @@ impl Communicator {
         &self.options
     }
 
-    /// Payload that has left this rank.
+    /// Payload that has left this rank. Waits for the end of an operation that another thread has begun.
     pub fn counters(&self) -> Counters {
         self.lock().counters
     }

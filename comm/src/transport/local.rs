@@ -1,9 +1,9 @@
 //! Ranks as threads of one process.
 //!
 //! A message is copied once, from the sender's memory straight into the receiver's, by the receiver; messages of up to
-//! a kilobyte are left in a slot instead, so that their sender need not wait ([`link`]). Nothing is allocated and no lock is
+//! a kilobyte are left in a slot instead, so that their sender need not wait (`link.rs`). Nothing is allocated and no lock is
 //! contended on the way. A rank that waits asks again for a moment, then offers its core to others, then sleeps until the
-//! peer wakes it ([`world`]): more ranks than cores do not collapse.
+//! peer wakes it (`world.rs`): more ranks than cores do not collapse.
 //!
 //! **Failure.** The first error is the world's, wakes everybody and is what every call answers from then on. Whatever
 //! happens, a rank returns only when nobody reads its memory any more.
