@@ -6,7 +6,7 @@ use crate::ids::{Ids, bags_of, num_samples};
 use crate::lookup::{LookupArgs, lookup};
 use crate::registry::{Registry, TableEnv};
 use crate::route::{Route, RouteArgs, route};
-use crate::table::{EmbeddingTable, MemoryNeeds, PlainRows, SparseStep, TableSpec};
+use crate::table::{EmbeddingTable, Keys, MemoryNeeds, PlainRows, SparseStep, TableSpec};
 use crate::update::{MAX_SUM_BLOCKS, UpdateArgs, update};
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::{ArenaPlan, DType, Mat, Stream};
@@ -371,7 +371,8 @@ pub(crate) fn slot(
     max_ids: usize,
     optimizer: &Optimizer,
 ) -> Result<TableSlot> {
-    let plain = table.plain_rows();
+    // Raw ids are no rows: the fused paths, which go by row, are not for them.
+    let plain = table.plain_rows().filter(|_| spec.keys == Keys::RowIndices);
     let staging = match &plain {
         Some(rows) => {
             check_plain_rows(rows, spec, optimizer);

@@ -136,6 +136,13 @@ fn ids_and_requests_out_of_range_are_named() {
     let slices: [&dyn Ids; 2] = [&good.to_vec(), &bad.to_vec()];
     assert_eq!(set.accept_known(&stream, &mut route, &slices).unwrap_err().to_string(), expected);
 
+    // Nothing of a batch with an error is worked on, nor of the one before.
+    set.route(&stream, &good[..], 2, &mut route).unwrap();
+    assert!(set.route(&stream, &bad[..], 2, &mut route).is_err());
+    assert!(route.request_counts().iter().all(|&count| count == 0) && route.num_samples() == 0);
+    let (_arena, nothing) = matrix(0, 8, &[]);
+    set.reduce(&stream, &route, &nothing, &mut [], &mut []);
+
     set.route(&stream, &good[..], 2, &mut route).unwrap();
     // Owner 1 of two has local rows 0 and 1 of the first table (rows 1 and 3).
     assert_eq!(set.partition().local_rows(0, Owner(1)), 2);
@@ -147,6 +154,16 @@ fn ids_and_requests_out_of_range_are_named() {
         "table `C1`: source 1 asks for local row 2, this owner keeps 2 rows: ranks disagree on the partition"
     );
     assert_eq!(route.num_merged_rows(0), 0, "nothing is left to be updated");
+    route.asked_counts_mut().copy_from_slice(&[0, 0, 1, 0]);
+    route.id_exchange().unwrap().asked.copy_from_slice(&[1]);
+    set.accept(&stream, &mut route).unwrap();
+    // Counts of the next batch may arrive before this one is answered.
+    route.asked_counts_mut().copy_from_slice(&[8, 8, 8, 8]);
+    let mut answer = [f32::NAN; 4];
+    set.answer(&stream, &route, &mut answer).unwrap();
+    let mut row = [0.0; 4];
+    set.export_rows(0, 0, 3, &mut row).unwrap();
+    assert_eq!(answer, row);
     route.asked_counts_mut().copy_from_slice(&[0, 9, 1, 0]);
     let error = route.id_exchange().unwrap_err().to_string();
     assert_eq!(error, "table `C2`: 9 rows asked for in one batch, planned for at most 8");

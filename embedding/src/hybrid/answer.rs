@@ -26,8 +26,7 @@ impl HybridSet {
         assert_eq!(out.len(), asked.num_elements(), "answers are as long as what was asked for");
         let shared = SharedMut::new(out);
         let num_tables = self.tables.len();
-        let longest = asked.counts.iter().max().map_or(0, |&count| count as usize);
-        let tiles = longest.div_ceil(TILE_ROWS);
+        let tiles = asked.longest().div_ceil(TILE_ROWS);
         stream.pool().run(asked.counts.len() * tiles, &|task| {
             let (list, tile) = (task / tiles, task % tiles);
             let (source, table) = (list / num_tables, list % num_tables);

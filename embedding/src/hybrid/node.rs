@@ -148,6 +148,8 @@ impl NodeProxy {
     /// # Errors
     /// [`EmbeddingError::Capacity`] where a peer asks for more than was planned.
     pub fn ids_inside<'a>(&'a mut self, route: &'a HybridRoute) -> Result<RankExchange<'a, u64>> {
+        // What was merged before belongs to another layout.
+        self.clear();
         let merges = &self.merges;
         self.peers.lay_out(&self.names, |list| merges[list].dim())?;
         let sent = rail_sums(&route.requests.totals, self.num_nodes);
@@ -171,12 +173,14 @@ impl NodeProxy {
         stream.pool().chunks_mut(&mut self.merges, 1, |list, merge| {
             merge[0].fill(|peer| (peers.list(peer, list), peers.first_element(peer, list)));
         });
-        for (list, merge) in self.merges.iter().enumerate() {
-            if let Some((source_index, row)) = merge.refused() {
-                let (table, rows) = (self.names[list].clone(), merge.local_rows());
-                return Err(EmbeddingError::AskedRow { table, source_index, row, rows });
-            }
-            self.merged.counts[list] = merge.rows().len() as u32;
+        let refused = self.merges.iter().enumerate().find_map(|(list, merge)| Some((list, merge.refused()?)));
+        if let Some((list, (source_index, row))) = refused {
+            let (table, rows) = (self.names[list].clone(), self.merges[list].local_rows());
+            self.clear();
+            return Err(EmbeddingError::AskedRow { table, source_index, row, rows });
+        }
+        for (count, merge) in self.merged.counts.iter_mut().zip(&self.merges) {
+            *count = merge.rows().len() as u32;
         }
         let merges = &self.merges;
         self.merged.lay_out(&self.names[..self.num_tables], |table| merges[table].dim())?;
@@ -185,6 +189,12 @@ impl NodeProxy {
             self.merged.rows[first..first + merge.rows().len()].copy_from_slice(merge.rows());
         }
         Ok(())
+    }
+
+    /// Forgets what was merged.
+    fn clear(&mut self) {
+        self.merges.iter_mut().for_each(Merge::clear);
+        self.merged.clear();
     }
 
     /// Third exchange: how many rows of each table the proxies ask owners for; what this rank is asked arrives in the route.

@@ -70,22 +70,24 @@ impl Lists {
         }
     }
 
-    /// Works out totals and positions from the counts.
+    /// Works out totals and positions from the counts; on an error they stay as they were.
     pub(super) fn lay_out(&mut self, names: &[String], dims: impl Fn(usize) -> usize) -> Result<()> {
         let tables = self.capacities.len();
+        for (list, &found) in self.counts.iter().enumerate() {
+            let (found, capacity) = (found as usize, self.capacities[list % tables]);
+            if found > capacity {
+                let table = names[list % tables].clone();
+                return Err(EmbeddingError::Capacity { table, what: "rows asked for", found, capacity });
+            }
+        }
         let (mut row, mut element) = (0, 0);
         for peer in 0..self.totals.len() {
             let before = (row, element);
-            for (table, name) in names.iter().enumerate() {
+            for table in 0..tables {
                 let list = peer * tables + table;
-                let (found, capacity) = (self.counts[list] as usize, self.capacities[table]);
-                if found > capacity {
-                    let table = name.clone();
-                    return Err(EmbeddingError::Capacity { table, what: "rows asked for", found, capacity });
-                }
                 (self.first_row[list], self.first_element[list]) = (row, element);
-                row += found;
-                element += found * dims(table);
+                row += self.counts[list] as usize;
+                element += self.counts[list] as usize * dims(table);
             }
             (self.totals[peer], self.elements[peer]) = (row - before.0, element - before.1);
         }
@@ -94,9 +96,24 @@ impl Lists {
         Ok(())
     }
 
+    /// Forgets all rows.
+    pub(super) fn clear(&mut self) {
+        self.counts.fill(0);
+        self.totals.fill(0);
+        self.elements.fill(0);
+        self.first_row.fill(0);
+        self.first_element.fill(0);
+    }
+
+    /// Rows of the longest list.
+    pub(super) fn longest(&self) -> usize {
+        self.first_row.windows(2).map(|bounds| bounds[1] - bounds[0]).max().unwrap_or(0)
+    }
+
     pub(super) fn list(&self, peer: usize, table: usize) -> &[u64] {
+        // As it was laid out: counts may belong to the next batch already.
         let list = peer * self.capacities.len() + table;
-        &self.rows[self.first_row[list]..][..self.counts[list] as usize]
+        &self.rows[self.first_row[list]..self.first_row[list + 1]]
     }
 
     pub(super) fn first_element(&self, peer: usize, table: usize) -> usize {
@@ -219,6 +236,15 @@ impl HybridRoute {
             asked: Lists::new(shape.num_sources, shape.max_asked.clone(), max_asked),
             merges: specs.iter().enumerate().map(|(t, spec)| Merge::new(spec, shape.merge(t))).collect(),
         }
+    }
+
+    /// Forgets the batch, so that nothing of it is worked on after an error.
+    pub(super) fn clear(&mut self) {
+        self.num_samples = 0;
+        self.tables.iter_mut().for_each(|part| part.route.clear());
+        self.requests.clear();
+        self.asked.clear();
+        self.merges.iter_mut().for_each(Merge::clear);
     }
 
     /// Samples of the slice.

@@ -236,10 +236,12 @@ impl HybridSet {
         stream.pool().chunks_mut(&mut route.tables, 1, |table, part| {
             part[0].fill(bags_of(ids, table), partition, table, deduplicate);
         });
-        if route.tables.iter().any(|part| !part.route.in_range) {
-            check_range(&self.specs, &|table| bags_of(ids, table))?;
-        }
-        self.list_requests(stream, route)
+        let routed = if route.tables.iter().all(|part| part.route.in_range) {
+            self.list_requests(stream, route)
+        } else {
+            check_range(&self.specs, &|table| bags_of(ids, table))
+        };
+        routed.inspect_err(|_| route.clear())
     }
 
     /// Packs the requests by owner, and tells rows and ids where their vectors will lie.

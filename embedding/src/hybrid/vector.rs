@@ -26,7 +26,7 @@ vectorized! {
         let (data, stride) = (tile.weights.data(), tile.weights.stride());
         for (index, &row) in tile.rows.iter().enumerate() {
             if let Some(&coming) = tile.rows.get(index + ahead) {
-                prefetch_row(data, coming as usize * stride, dim);
+                prefetch_row(data, (coming as usize).wrapping_mul(stride), dim);
             }
             // SAFETY: a list of asked rows has its own elements of `out`, `dim` for each row; this tile alone writes them.
             let out = unsafe { tile.out.slice(tile.out_first + index * dim, dim) };

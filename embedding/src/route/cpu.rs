@@ -15,9 +15,7 @@ impl TableRoute {
     /// Routes one table's bags. Where an id is out of range, nothing is routed and `in_range` says so.
     pub(crate) fn fill(&mut self, bags: Bags) {
         let ids = bags.ids;
-        self.num_ids = 0;
-        self.num_rows = 0;
-        self.starts[0] = 0;
+        self.clear();
         self.in_range = self.key_kind == Keys::RawIds || all_below(ids.values, self.table_rows);
         if !self.in_range {
             return;

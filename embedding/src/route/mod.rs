@@ -153,6 +153,12 @@ impl TableRoute {
         }
     }
 
+    /// Forgets all rows.
+    pub(crate) fn clear(&mut self) {
+        (self.num_ids, self.num_rows) = (0, 0);
+        self.starts[0] = 0;
+    }
+
     /// Most ids of a batch.
     pub(crate) fn max_ids(&self) -> usize {
         self.samples.len()
