@@ -32,7 +32,8 @@ impl HybridSet {
     }
 
     /// As the exchange of ids and [`Self::accept`], from the slices of all ranks in rank order, where this rank knows them:
-    /// the same result, and nothing travels. It reads every id of the batch to find those that belong here.
+    /// the same result, and nothing travels. It reads every id of the batch to find those that belong here. Under
+    /// [`Deduplicate::Node`] this is the owner's side alone: proxies still merge what their peers send them.
     ///
     /// # Errors
     /// [`EmbeddingError::IdOutOfRange`], slices of another shape, [`EmbeddingError::Capacity`].
