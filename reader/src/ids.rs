@@ -10,7 +10,7 @@ use crate::admission::{Admission, ColumnIds, Undo};
 use crate::batch::Jagged;
 use crate::criteo::parse::RawBlock;
 use crate::error::{ReaderError, Result};
-use crate::hashing::{HashFunction, MAX_HASHED_ROWS, hash_column};
+use crate::hashing::{HashFunction, MAX_HASHED_ROWS, MISSING_ID, hash_column};
 
 /// How raw ids become row indices; recorded with everything trained on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +67,8 @@ pub struct IdMapper {
     rows: Vec<u64>,
     state: State,
     frozen: bool,
+    /// Columns whose ids are passed on as they are.
+    raw: Vec<bool>,
 }
 
 #[derive(Clone, Debug)]
@@ -97,7 +99,7 @@ impl IdMapper {
                 return Err(ReaderError::Invalid { message });
             }
         };
-        Ok(Self { policy, rows: rows.to_vec(), state, frozen: false })
+        Ok(Self { policy, rows: rows.to_vec(), state, frozen: false, raw: vec![false; rows.len()] })
     }
 
     /// A mapper of policy [`IdPolicy::Dictionary`] that looks rows up in `lookup`.
@@ -111,7 +113,17 @@ impl IdMapper {
             return Err(ReaderError::Invalid { message });
         }
         let (policy, state) = (IdPolicy::Dictionary, State::Lookup(lookup));
-        Ok(Self { policy, rows: rows.to_vec(), state, frozen: false })
+        Ok(Self { policy, rows: rows.to_vec(), state, frozen: false, raw: vec![false; rows.len()] })
+    }
+
+    /// The same mapping, but the ids of `columns` are passed on as they are, for tables that find rows themselves: the 32 bits of the
+    /// file as a number, [`MISSING_ID`] where there is no value.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn with_raw_columns(mut self, columns: &[usize]) -> Self {
+        columns.iter().for_each(|&column| self.raw[column] = true);
+        self
     }
 
     /// The same mapping, learning nothing any more: for evaluation and prediction.
@@ -190,7 +202,9 @@ impl IdMapper {
             let ids = self.column_ids(block, samples.clone(), column);
             let rows = &mut bags.values[at..at + ids.len()];
             match &mut self.state {
-                State::Admitted(admission) if !self.frozen => admission.learn_column(ids, rows, log),
+                State::Admitted(admission) if !self.frozen && !self.raw[column] => {
+                    admission.learn_column(ids, rows, log)
+                }
                 _ => self.map_column(ids, rows),
             }
         }
@@ -212,6 +226,12 @@ impl IdMapper {
 
     fn map_column(&self, ids: ColumnIds<'_>, out: &mut [u64]) {
         let rows = self.rows[ids.column];
+        if self.raw[ids.column] {
+            for (index, out) in out.iter_mut().enumerate() {
+                *out = ids.get(index).map_or(MISSING_ID, u64::from);
+            }
+            return;
+        }
         match (&self.state, self.policy) {
             (State::Admitted(admission), _) => admission.look_up_column(ids, out),
             (State::Lookup(lookup), _) => lookup.look_up_column(ids, out),
@@ -230,7 +250,7 @@ impl IdMapper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hashing::{MISSING_ID, hashed_row};
+    use crate::hashing::hashed_row;
 
     fn block() -> RawBlock {
         RawBlock {
@@ -275,6 +295,19 @@ mod tests {
         assert_eq!((&*sparse[0].values, &*sparse[1].values), (&[0, 0, 0][..], &[0, 0, 0][..]));
         mapper.map(&block(), 0..3, &mut sparse, 0);
         assert_eq!((&*sparse[0].values, &*sparse[1].values), (&[1, 2, 3][..], &[1, 2, 3][..]));
+    }
+
+    #[test]
+    fn raw_columns_keep_their_ids_under_every_policy() {
+        for policy in
+            [IdPolicy::Hash { function: HashFunction::default() }, IdPolicy::Admitted { min_count: 1 }]
+        {
+            let mut plain = IdMapper::new(policy, &[10, 4]).unwrap();
+            let mut raw = plain.clone().with_raw_columns(&[1]);
+            let (plain, raw) = (mapped(&mut plain), mapped(&mut raw));
+            assert_eq!(raw[0], plain[0], "other columns are mapped as before");
+            assert_eq!(raw[1], [MISSING_ID, 0, 9], "{policy}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use headlong_comm::{CommError, CommOptions, Communicator, Topology};
 use headlong_device::optimizer::Optimizer;
 use headlong_device::{Arena, Mat, SlotId, Stream};
 use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridSet, Owner, Partition};
-use headlong_embedding::{Pooling, Registry, SetOptions, TableSpec};
+use headlong_embedding::{Registry, SetOptions, TableSpec};
 use headlong_mlp::linear::Activation;
 use headlong_mlp::loss::Loss;
 use headlong_mlp::mlp::{Arenas, Mlp, MlpSpec, Plans};
@@ -389,14 +389,7 @@ fn widths(first: usize, rest: &[usize]) -> Vec<usize> {
 
 /// The tables of `config`, in the order of the columns.
 pub fn table_specs(config: &Config, table_rows: &[u64]) -> Vec<TableSpec> {
-    let columns = table_rows.iter().enumerate();
-    let specs = columns.map(|(column, &rows)| TableSpec {
-        pooling: match config.tables.pooling {
-            config::Pooling::Sum => Pooling::Sum,
-        },
-        ..TableSpec::new(&format!("C{}", column + 1), rows, config.model.dim)
-    });
-    specs.collect()
+    table_rows.iter().enumerate().map(|(column, &rows)| config.table_spec(column, rows)).collect()
 }
 
 fn build_tables(
@@ -434,14 +427,8 @@ fn build_tables(
 /// Whether equal rows are merged in each node: as configured, where nodes are subtrees of the sum over ranks. A node of one rank, or
 /// a job of one node, would gain nothing.
 fn deduplicates_by_node(config: &Config, parts: &RankParts<'_>) -> bool {
-    let topology = parts.communicator.topology();
-    let size = topology.node_size(0);
-    let even = (0..topology.num_nodes()).all(|node| topology.node_size(node) == size);
-    config.comm.deduplicate == DeduplicateChoice::Node
-        && topology.num_nodes() > 1
-        && even
-        && size > 1
-        && size.is_power_of_two()
+    let aligned = parts.communicator.topology().aligned_node_size();
+    config.comm.deduplicate == DeduplicateChoice::Node && aligned.is_some()
 }
 
 /// Elements of one piece of the all-reduce. Threads of one process read each other's memory: pieces would only add waits.

@@ -9,6 +9,7 @@ use crate::engine::{Engine, StepRates};
 use crate::error::{Error, Result};
 use crate::lanes::Lanes;
 use crate::report::ExchangeBytes;
+use crate::table_state::Group;
 use crate::trace::{Record, Recorder, write_trace};
 use headlong_comm::{AllToAll, CommError, CommOptions, Communicator, Compress, Topology};
 use headlong_device::Stream;
@@ -28,6 +29,8 @@ pub struct Crew {
     threads: Pool,
     /// What its models were built from, where they can be built again with rows placed otherwise.
     blueprint: Option<Blueprint>,
+    /// The tables as the last look at the layout of a checkpoint found them.
+    pub(crate) groups: Mutex<Arc<Vec<Group>>>,
 }
 
 /// What the models of a crew are built from, besides communicators and the places of rows.
@@ -183,7 +186,8 @@ impl Crew {
     pub fn new(engines: Vec<Engine>) -> Self {
         assert!(!engines.is_empty(), "a crew has at least one rank");
         let threads = Pool::new(engines.len());
-        Self { ranks: engines.into_iter().map(Mutex::new).collect(), threads, blueprint: None }
+        let ranks = engines.into_iter().map(Mutex::new).collect();
+        Self { ranks, threads, blueprint: None, groups: Mutex::default() }
     }
 
     /// A crew of one rank.

@@ -49,19 +49,23 @@ pub fn id_mapper(config: &Config, table_rows: &[u64]) -> Result<IdMapper> {
         Ids::Admitted => IdPolicy::Admitted { min_count: config.data.min_count },
         Ids::Dictionary => IdPolicy::Dictionary,
     };
-    IdMapper::new(policy, table_rows).map_err(|error| failed("the ids cannot be mapped to rows", error))
+    let mapper = IdMapper::new(policy, table_rows);
+    let mapper = mapper.map_err(|error| failed("the ids cannot be mapped to rows", error))?;
+    Ok(mapper.with_raw_columns(&config.raw_columns()))
 }
 
 /// What a checkpoint records of how raw data becomes numbers.
 pub fn fingerprint(config: &Config, dictionary_checksum: Option<String>) -> DataFingerprint {
     let hashed = config.data.ids == Ids::Hash;
+    let raw = config.raw_columns().into_iter().map(|column| format!("; C{} raw", column + 1));
+    let raw_after = |policy: String| raw.fold(policy, |text, column| text + &column);
     DataFingerprint {
         dense_transform: dense_transform(config).name().to_owned(),
-        id_policy: match config.data.ids {
+        id_policy: raw_after(match config.data.ids {
             Ids::Hash => "hash".to_owned(),
             Ids::Admitted => format!("admitted(min_count={})", config.data.min_count),
             Ids::Dictionary => "dictionary".to_owned(),
-        },
+        }),
         hash: if hashed { HashFunction::default().name().to_owned() } else { String::new() },
         dictionary: dictionary_checksum,
     }

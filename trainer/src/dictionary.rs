@@ -110,18 +110,19 @@ impl RunDictionary {
     ///
     /// # Errors
     /// Tables with fewer rows than the dictionary gives out.
-    pub fn mapper(&self, table_rows: &[u64]) -> Result<IdMapper> {
+    pub fn mapper(&self, config: &Config, table_rows: &[u64]) -> Result<IdMapper> {
         let tables = self.dictionary.rows().into_iter().zip(table_rows).enumerate();
         for (column, (needed, &rows)) in tables {
-            if needed > rows {
+            if needed > rows && !config.is_raw(column) {
                 let message =
                     format!("table C{}: the dictionary has {needed} rows, the table {rows}", column + 1);
                 return Err(Error::config("tables.rows", message));
             }
         }
         let lookup: Arc<dyn headlong_reader::RowLookup> = Arc::clone(&self.dictionary) as _;
-        IdMapper::with_lookup(lookup, table_rows)
-            .map_err(|error| failed("the dictionary cannot be used", error))
+        let mapper = IdMapper::with_lookup(lookup, table_rows);
+        let mapper = mapper.map_err(|error| failed("the dictionary cannot be used", error))?;
+        Ok(mapper.with_raw_columns(&config.raw_columns()))
     }
 
     /// Fingerprint of the mapping, for checkpoints.

@@ -38,7 +38,9 @@ pub fn export(checkpoint: &Checkpoint, output: &Path) -> Result<u64> {
 /// The original's name of a tensor; `None` where it has no such parameter.
 fn original_name(layout: &Layout, tensor: TensorId) -> Option<String> {
     if tensor.section == Section::Tables {
-        return Some(format!("emb_l.{}.weight", tensor.index));
+        // Tables of other kinds than the original's, and the parts of such that share rows, are not what it calls a table.
+        let table = &layout.tables[tensor.index];
+        return (!table.by_id && !table.name.contains('.')).then(|| format!("emb_l.{}.weight", tensor.index));
     }
     let mut parts = layout.dense[tensor.index].name.split('.');
     let stack = match parts.next()? {
@@ -68,7 +70,7 @@ fn header(layout: &Layout, tensors: &[Tensor]) -> Result<(Vec<u8>, BTreeMap<Tens
     for tensor in tensors {
         let name = original_name(layout, tensor.id).ok_or_else(|| Error::Unsupported {
             feature: format!("exporting `{}`", tensor.name),
-            reason: "the original DLRM has bottom and top layers and tables only".to_owned(),
+            reason: "the original DLRM has bottom and top layers and dense tables only".to_owned(),
         })?;
         let row_bytes = tensor.width * 4;
         let end = offset + tensor.rows * row_bytes;

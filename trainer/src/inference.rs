@@ -104,11 +104,12 @@ impl Applied {
         config.optimizer.sparse = SparseOptimizer { name: "sgd".to_owned(), ..SparseOptimizer::default() };
         config.optimizer.dense = DenseOptimizer { name: "sgd".to_owned(), ..DenseOptimizer::default() };
         let threads = threads.unwrap_or_else(crate::machine::cores);
-        let rows: Vec<u64> = checkpoint.manifest().layout.tables.iter().map(|table| table.rows).collect();
+        let rows: Vec<u64> =
+            checkpoint.manifest().state.model.tables.iter().map(|table| table.rows).collect();
         let (mut ids, checksum) = match config.data.ids {
             Ids::Dictionary => {
                 let dictionary = RunDictionary::of_checkpoint(&checkpoint)?;
-                (dictionary.mapper(&rows)?, Some(dictionary.checksum()))
+                (dictionary.mapper(&config, &rows)?, Some(dictionary.checksum()))
             }
             _ => (data::id_mapper(&config, &rows)?, None),
         };

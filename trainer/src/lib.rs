@@ -43,6 +43,7 @@ pub mod session;
 pub mod share;
 pub mod signals;
 pub mod statistics;
+mod table_state;
 pub mod trace;
 pub mod train;
 pub use config::Config;

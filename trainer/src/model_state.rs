@@ -6,12 +6,15 @@
 use crate::build::Model;
 use crate::checkpoint::{
     Cause, CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, ModelFingerprint,
-    OptimizerFingerprint, RowState, Section, TableFingerprint, TableLayout, TensorId,
+    OptimizerFingerprint, Section, TableFingerprint, TensorId,
 };
 use crate::crew::Crew;
 use crate::data::failed;
 use crate::digest::{chunks, read_error};
+use crate::table_state::{Group, find_groups};
 use headlong_device::Mat;
+use headlong_embedding::TableSpec;
+use std::sync::{Arc, PoisonError};
 
 impl Model {
     /// What a checkpoint records to know whether its weights belong to this model.
@@ -32,7 +35,7 @@ impl Model {
                 .iter()
                 .map(|spec| TableFingerprint {
                     name: spec.name.clone(),
-                    kind: spec.kind.clone(),
+                    kind: kind_with_options(spec),
                     rows: spec.rows,
                     dim: spec.dim as u64,
                     pooling: format!("{:?}", spec.pooling).to_lowercase(),
@@ -57,7 +60,7 @@ impl Model {
 }
 
 impl Model {
-    fn layout(&self) -> Layout {
+    fn dense_layout(&self) -> Vec<DenseLayout> {
         let states = self.dense_optimizer.states();
         let dense = self.parameters.iter().map(|parameter| DenseLayout {
             name: parameter.name.clone(),
@@ -67,16 +70,7 @@ impl Model {
                 .map(|state| DenseState { name: state.name.to_owned(), shape: parameter.shape.clone() })
                 .collect(),
         });
-        let tables = self.tables.specs().iter().enumerate().map(|(table, spec)| TableLayout {
-            name: spec.name.clone(),
-            rows: spec.rows,
-            dim: spec.dim as u64,
-            states: self.tables.tensors(table)[1..]
-                .iter()
-                .map(|tensor| RowState { name: tensor.name.clone(), width: tensor.cols as u64 })
-                .collect(),
-        });
-        Layout { dense: dense.collect(), tables: tables.collect() }
+        dense.collect()
     }
 
     fn read_dense(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) {
@@ -88,21 +82,34 @@ impl Model {
         let first = first_row as usize * self.parameters[tensor.index].row_width();
         self.dense_tensor(tensor).write::<f32>().data_mut()[first..][..values.len()].copy_from_slice(values);
     }
+}
 
-    /// Fills those rows that this rank holds.
-    fn read_rows(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause> {
-        let index = tensor.state.map_or(0, |state| state + 1);
-        Ok(self.tables.export_rows(tensor.index, index, first_row, out)?)
-    }
-
-    /// Takes those rows that this rank holds.
-    fn write_rows(&self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause> {
-        let index = tensor.state.map_or(0, |state| state + 1);
-        Ok(self.tables.import_rows(tensor.index, index, first_row, values)?)
-    }
+/// The kind, with the options that it was given: `hashed(min_count=2)`.
+fn kind_with_options(spec: &TableSpec) -> String {
+    let options: Vec<String> = spec.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if options.is_empty() { spec.kind.clone() } else { format!("{}({})", spec.kind, options.join(",")) }
 }
 
 impl Crew {
+    fn find_groups(&self) -> Vec<Group> {
+        let engines: Vec<_> = (0..self.len()).map(|rank| self.engine(rank)).collect();
+        let models: Vec<&Model> = engines.iter().map(|engine| engine.model()).collect();
+        find_groups(&models, self.has_remote_ranks())
+    }
+
+    fn set_groups(&self, groups: Vec<Group>) {
+        self.set_groups_shared(Arc::new(groups));
+    }
+
+    fn set_groups_shared(&self, groups: Arc<Vec<Group>>) {
+        *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = groups;
+    }
+
+    /// The tables as the last look at the layout found them.
+    fn groups(&self) -> Arc<Vec<Group>> {
+        Arc::clone(&self.groups.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// What a checkpoint records of the model and of its optimisers.
     pub fn fingerprints(&self) -> (ModelFingerprint, OptimizerFingerprint) {
         let first = self.first();
@@ -130,6 +137,8 @@ impl Crew {
     /// Copies all weights and states to a crew of the same model.
     pub(crate) fn copy_state_to(&self, other: &mut Self) -> crate::error::Result<()> {
         let lost = |error| failed("the rows cannot be moved", error);
+        // The other looks at its own tables first: writing goes by what it found.
+        CheckpointSource::layout(other);
         let mut values = Vec::new();
         for tensor in CheckpointSource::layout(self).tensors().map_err(lost)? {
             for (first_row, rows) in chunks(tensor.width, 0, tensor.rows) {
@@ -144,10 +153,14 @@ impl Crew {
     }
 }
 
-/// Where ranks live in several processes, all of them read the same rows in the same order: each read is an exchange.
+/// Where ranks live in several processes, all of them read the same rows in the same order: each read is an exchange, and so is
+/// a look at the layout where tables hold raw ids.
 impl CheckpointSource for Crew {
     fn layout(&self) -> Layout {
-        self.first().model().layout()
+        let groups = self.find_groups();
+        let tables = groups.iter().map(|group| group.layout.clone()).collect();
+        self.set_groups(groups);
+        Layout { dense: self.first().model().dense_layout(), tables }
     }
 
     fn read(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause> {
@@ -159,8 +172,9 @@ impl CheckpointSource for Crew {
         if remote {
             out.fill(0.0);
         }
+        let groups = self.groups();
         for rank in 0..self.len() {
-            self.engine(rank).model().read_rows(tensor, first_row, out)?;
+            groups[tensor.index].read(self.engine(rank).model(), tensor.state, first_row, out)?;
         }
         if remote {
             gather_rows(self.first().model(), out)?;
@@ -188,13 +202,20 @@ impl CheckpointSink for Crew {
     }
 
     fn write(&mut self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause> {
-        for rank in 0..self.len() {
-            let engine = self.engine(rank);
-            match tensor.section {
-                Section::Dense => engine.model().write_dense(tensor, first_row, values),
-                Section::Tables => engine.model().write_rows(tensor, first_row, values)?,
+        if tensor.section == Section::Dense {
+            for rank in 0..self.len() {
+                self.engine(rank).model().write_dense(tensor, first_row, values);
             }
+            return Ok(());
         }
+        // Taken out, so that the ids in it are not copied.
+        let mut groups = std::mem::take(self.groups.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let group = &mut Arc::make_mut(&mut groups)[tensor.index];
+        group.take_ids(tensor.state, first_row, values);
+        for rank in 0..self.len() {
+            group.write(self.engine(rank).model(), tensor.state, first_row, values)?;
+        }
+        self.set_groups_shared(groups);
         Ok(())
     }
 }

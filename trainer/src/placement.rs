@@ -73,6 +73,7 @@ impl Placement {
                 IdsChoice::Exchange => Some(IdSource::Exchange),
                 IdsChoice::Known => Some(IdSource::Known),
             },
+            placements: &config.placement_choices(),
             ..SplitOptions::new(&specs, Cluster::new(&nodes), step, &optimizer)
         };
         let split = split(statistics, &costs(config)?, &options)

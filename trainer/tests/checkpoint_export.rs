@@ -51,6 +51,7 @@ mod tests {
                 rows: *rows as u64,
                 dim: DIM as u64,
                 states: vec![RowState { name: "accumulator".into(), width: 1 }],
+                by_id: false,
             };
             Layout {
                 dense: [stack("bottom", &BOTTOM), stack("top", &TOP)].concat(),

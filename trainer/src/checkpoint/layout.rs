@@ -52,6 +52,16 @@ pub struct TableLayout {
     pub dim: u64,
     /// Optimiser states.
     pub states: Vec<RowState>,
+    /// Whether a row is what a table of raw ids holds of one id. There are as many as it holds: `rows` differ from save to save,
+    /// and `dim` counts the id and its use besides the vector.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub by_id: bool,
+}
+
+// Note: serde hands references to such functions.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// One optimiser state of the rows of a table.
@@ -128,6 +138,16 @@ impl Layout {
         layout
     }
 
+    /// The layout with as many entries of raw ids as `other` has: how many there are is no property of a model.
+    pub(crate) fn with_entries_of(mut self, other: &Self) -> Self {
+        for (table, other) in self.tables.iter_mut().zip(&other.tables) {
+            if table.by_id && other.by_id {
+                table.rows = other.rows;
+            }
+        }
+        self
+    }
+
     /// All tensors: dense parameters and their states, then tables and theirs, in the layout's order.
     ///
     /// # Errors
@@ -160,7 +180,8 @@ impl Layout {
             }
             Section::Tables => {
                 let table = &self.tables[index];
-                let weights = (format!("table.{}.weight", table.name), vec![table.rows, table.dim]);
+                let what = if table.by_id { "entry" } else { "weight" };
+                let weights = (format!("table.{}.{what}", table.name), vec![table.rows, table.dim]);
                 let states = table.states.iter();
                 let states = states.map(|state| {
                     (format!("table.{}.{}", table.name, state.name), vec![table.rows, state.width])
@@ -169,7 +190,8 @@ impl Layout {
             }
         };
         let number = |(position, (name, shape)): (usize, (String, Vec<u64>))| {
-            tensor(TensorId { section, index, state: position.checked_sub(1) }, name, shape)
+            let may_be_empty = section == Section::Tables && self.tables[index].by_id;
+            tensor(TensorId { section, index, state: position.checked_sub(1) }, name, shape, may_be_empty)
         };
         named.into_iter().enumerate().map(number).collect()
     }
@@ -178,12 +200,14 @@ impl Layout {
 /// More numbers than this in one tensor are refused, so that sizes in bytes cannot overflow.
 const MAX_NUMBERS: u64 = 1 << 60;
 
-fn tensor(id: TensorId, name: String, shape: Vec<u64>) -> Result<Tensor> {
+fn tensor(id: TensorId, name: String, shape: Vec<u64>, may_be_empty: bool) -> Result<Tensor> {
     let (rows, rest) = shape.split_first().map_or((1, &[][..]), |(rows, rest)| (*rows, rest));
     let width = rest.iter().try_fold(1_u64, |product, axis| product.checked_mul(*axis));
     let numbers = width.and_then(|width| width.checked_mul(rows));
     match (width, numbers) {
-        (Some(width), Some(numbers)) if (1..=MAX_NUMBERS).contains(&numbers) => {
+        (Some(width), Some(numbers))
+            if (1..=MAX_NUMBERS).contains(&numbers) || (may_be_empty && rows == 0 && width > 0) =>
+        {
             Ok(Tensor { id, name, shape, rows, width })
         }
         _ => Err(refused(format!(
@@ -212,6 +236,7 @@ mod tests {
                 rows: 10,
                 dim: 2,
                 states: vec![RowState { name: "accumulator".into(), width: 1 }],
+                by_id: false,
             }],
         }
     }

@@ -101,6 +101,7 @@ impl Checkpoint {
             Select::All => (sink.layout(), self.manifest.layout.clone()),
             Select::WeightsOnly => (sink.layout().weights_only(), self.manifest.layout.weights_only()),
         };
+        let expected = expected.with_entries_of(&found);
         if let Some(difference) = first_difference("layout", &expected, &found) {
             return Err(self.other_model(difference));
         }

@@ -183,6 +183,7 @@ mod tests {
             rows,
             dim: 2,
             states: vec![RowState { name: "accumulator".into(), width: 1 }],
+            by_id: false,
         };
         Layout {
             dense: vec![DenseLayout { name: "b".into(), shape: vec![3], states: vec![] }],

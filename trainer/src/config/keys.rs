@@ -25,7 +25,7 @@ keys! {
     "model.loss": "\"bce\" (from logits) or \"mse\"",
     "tables.rows": "rows of each table: a list, one number for all, a published list by name, or \"dictionary\"",
     "tables.max_rows": "no table gets more rows than this",
-    "tables.pooling": "\"sum\"",
+    "tables.pooling": "\"sum\" or \"mean\"",
     "tables.max_ids_per_sample": "most ids of one bag, on average over a batch",
     "data.train": "training files (text, .gz, .zst), read in this order",
     "data.valid": "validation files",
@@ -108,6 +108,9 @@ pub fn is_known(path: &str) -> bool {
 
 /// The full path of a key: itself, or the only known key with this last word (`sum_blocks` for `train.sum_blocks`).
 pub fn full_path(path: &str) -> &str {
+    if is_section(path) {
+        return path;
+    }
     let mut same_word = KEYS.iter().filter(|key| key.path.rsplit('.').next() == Some(path));
     match (same_word.next(), same_word.next()) {
         (Some(only), None) => only.path,

@@ -1,5 +1,6 @@
 //! Layers of configuration into one: defaults, preset or file, `--set`, flags.
 
+use super::table_entries::ENTRY_KEYS;
 use super::{Config, keys};
 use crate::error::{Error, Result};
 use serde::Deserialize as _;
@@ -110,6 +111,10 @@ fn check_table(prefix: &str, table: &DeTable<'_>, text: &str, place: &str) -> Re
         let name: &str = key.get_ref();
         let path = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
         let here = || format!("{place}:{}", line_of(text, key.span().start));
+        if path == "table" {
+            check_entries(value.get_ref(), text, place)?;
+            continue;
+        }
         if !keys::is_known(&path) {
             return Err(unknown(here(), &path));
         }
@@ -128,6 +133,31 @@ fn check_table(prefix: &str, table: &DeTable<'_>, text: &str, place: &str) -> Re
                 });
             }
             (false, _) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Refuses the first key of a `[[table]]` that is not known.
+fn check_entries(entries: &DeValue<'_>, text: &str, place: &str) -> Result<()> {
+    let at = |position: usize| format!("{place}:{}", line_of(text, position));
+    let DeValue::Array(entries) = entries else {
+        let message = "`table` is a list of sections: write `[[table]]`, once for each table".to_owned();
+        return Err(Error::Toml { place: place.to_owned(), message });
+    };
+    for entry in entries.iter() {
+        let DeValue::Table(entry_keys) = entry.get_ref() else {
+            let message = "`table` is a list of sections: write `[[table]]`".to_owned();
+            return Err(Error::Toml { place: at(entry.span().start), message });
+        };
+        let unknown = entry_keys.keys().filter(|key| !ENTRY_KEYS.contains(&&**key.get_ref()));
+        if let Some(key) = unknown.min_by_key(|key| key.span().start) {
+            let nearest = keys::nearest(key.get_ref(), ENTRY_KEYS.iter().copied());
+            return Err(Error::UnknownKey {
+                place: at(key.span().start),
+                key: format!("table.{}", key.get_ref()),
+                nearest: nearest.map(|nearest| format!("table.{nearest}")),
+            });
         }
     }
     Ok(())
@@ -248,6 +278,7 @@ mod tests {
         fn all_set(mut self) -> Self {
             self.tables.max_rows = Some(1);
             self.data.dictionary = Some("d".into());
+            self.hybrid.latency_table = Some("l".into());
             self.train.steps = Some(1);
             self.train.sparse_learning_rate = Some(1.0);
             self.train.clip_norm = Some(1.0);

@@ -16,12 +16,14 @@ pub mod keys;
 pub mod load;
 mod optimizers;
 pub mod render;
+mod table_entries;
 pub mod validate;
 
 pub use comm::{CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, HybridConfig, IdsChoice};
 pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
 };
+pub use table_entries::{GrainName, KeysName, PlacementName, TableEntry};
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -52,6 +54,9 @@ pub struct Config {
     pub comm: CommConfig,
     /// Which rows are replicated. Changes no result.
     pub hybrid: HybridConfig,
+    /// What single tables have otherwise: one `[[table]]` for each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub table: Vec<TableEntry>,
 }
 
 /// The model: DLRM as published (docs/numerics.md names the initialisation and the order of the interaction).
@@ -156,6 +161,8 @@ pub enum Pooling {
     /// Their sum, in the order of the bag.
     #[default]
     Sum,
+    /// Their sum times the reciprocal of their number; zeros for an empty bag.
+    Mean,
 }
 
 /// The files and the meaning of their columns.

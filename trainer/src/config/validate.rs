@@ -15,6 +15,7 @@ impl Config {
     pub fn validate(&self) -> Result<()> {
         self.validate_model()?;
         self.validate_tables()?;
+        self.validate_entries()?;
         self.validate_train()?;
         self.validate_rest()?;
         self.validate_ranks()?;
@@ -67,7 +68,7 @@ impl Config {
         }
         let rows = self.given_rows()?;
         for (column, rows) in rows.iter().flatten().enumerate() {
-            let least = if self.data.ids == Ids::Hash { 1 } else { 2 };
+            let least = if self.data.ids == Ids::Hash || self.is_raw(column) { 1 } else { 2 };
             if *rows < least {
                 return Err(Error::config(
                     "tables.rows",
@@ -96,7 +97,8 @@ impl Config {
                 format!("expected {num_sparse} numbers (data.num_sparse), found {}", rows.len()),
             ));
         }
-        Ok(Some(rows))
+        self.check_entry_names()?;
+        Ok(Some(self.with_entry_rows(rows)))
     }
 
     /// Rows of each table: those of the dictionary where it decides, else the given ones, both under
@@ -113,7 +115,8 @@ impl Config {
             }
         };
         let cap = self.tables.max_rows.unwrap_or(u64::MAX);
-        Ok(rows.into_iter().map(|rows| rows.min(cap)).collect())
+        // What an entry says of one table stands above what is said of all.
+        Ok(self.with_entry_rows(rows.into_iter().map(|rows| rows.min(cap)).collect()))
     }
 
     fn validate_train(&self) -> Result<()> {

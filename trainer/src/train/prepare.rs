@@ -167,7 +167,7 @@ impl Prepared {
     /// Tables that the policy cannot fill.
     pub fn id_mapper(&self, config: &Config) -> Result<IdMapper> {
         match &self.dictionary {
-            Some(dictionary) => dictionary.mapper(&self.table_rows),
+            Some(dictionary) => dictionary.mapper(config, &self.table_rows),
             None => data::id_mapper(config, &self.table_rows),
         }
     }

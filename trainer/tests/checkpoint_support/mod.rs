@@ -93,6 +93,7 @@ fn toy_layout() -> Layout {
         rows,
         dim: 4,
         states: vec![RowState { name: "accumulator".into(), width }],
+        by_id: false,
     };
     Layout {
         dense: vec![

@@ -1,0 +1,266 @@
+//! What single tables have otherwise than `[tables]` says: `[[table]]`, one section for each.
+//!
+//! ```toml
+//! [[table]]
+//! name = "C3"
+//! kind = "hashed"
+//! rows = 100_000
+//! options = { min_count = 2, eviction = "lru" }
+//! ```
+
+use super::{Config, Pooling, keys};
+use crate::error::{Error, Result};
+use headlong_embedding::hybrid::split::PlacementChoice;
+use headlong_embedding::{Grain, Keys, Registry, TableSpec};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The keys of a `[[table]]`.
+pub(super) const ENTRY_KEYS: &[&str] =
+    &["name", "kind", "rows", "pooling", "placement", "grain", "keys", "options"];
+
+/// The kind of tables that no entry gives another.
+const DEFAULT_KIND: &str = "dense";
+
+/// What one table has otherwise than the others.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableEntry {
+    /// Which table: `C1` for the first categorical column.
+    pub name: String,
+    /// Kind of the table: `dense`, `hashed`, or what the program has registered. Unset: `dense`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Rows, whatever `tables.rows` and `tables.max_rows` say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
+    /// How the vectors of one bag become one. Unset: `tables.pooling`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pooling: Option<Pooling>,
+    /// Where its rows lie, where there are several ranks. Unset: as the split decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementName>,
+    /// Whether rows stand for themselves or share storage. Unset: what the kind is known to have, else `rows`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grain: Option<GrainName>,
+    /// What the table is asked with. Unset: what the kind is known to want, else `rows`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<KeysName>,
+    /// Settings that only this kind of table has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, toml::Value>,
+}
+
+/// Where the rows of a table lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlacementName {
+    /// As the split decides.
+    Auto,
+    /// All on every rank.
+    DataParallel,
+    /// Each on one rank.
+    RowWise,
+    /// All on one rank.
+    TableWise,
+}
+
+/// What may be placed on its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GrainName {
+    /// Every row.
+    Rows,
+    /// The table alone: its rows share storage.
+    Whole,
+}
+
+/// What a table is asked with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeysName {
+    /// Row indices, which `data.ids` makes.
+    Rows,
+    /// Raw ids, as the file has them.
+    Ids,
+}
+
+impl TableEntry {
+    /// The entry as TOML, on lines of its own.
+    pub(super) fn to_toml(&self) -> String {
+        let table = toml::Table::try_from(self).expect("every field of an entry has a TOML form");
+        let known = ENTRY_KEYS.iter().filter_map(|key| Some((key, table.get(*key)?)));
+        known.fold("\n[[table]]\n".to_owned(), |text, (key, value)| format!("{text}{key} = {value}\n"))
+    }
+
+    fn text_options(&self) -> BTreeMap<String, String> {
+        let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        self.options.iter().map(|(name, value)| (name.clone(), text(value))).collect()
+    }
+}
+
+impl Config {
+    /// The column of the table `name`.
+    fn column_of(&self, name: &str) -> Option<usize> {
+        (0..self.data.num_sparse).find(|column| format!("C{}", column + 1) == name)
+    }
+
+    /// What is said of the table of `column` alone.
+    pub fn table_entry(&self, column: usize) -> Option<&TableEntry> {
+        self.table.iter().find(|entry| self.column_of(&entry.name) == Some(column))
+    }
+
+    /// The table of `column`, with `rows` rows, as everything together describes it.
+    pub fn table_spec(&self, column: usize, rows: u64) -> TableSpec {
+        let spec = TableSpec::new(&format!("C{}", column + 1), rows, self.model.dim);
+        let entry = self.table_entry(column).cloned().unwrap_or_default();
+        let kind = entry.kind.clone().unwrap_or_else(|| DEFAULT_KIND.to_owned());
+        let able = Registry::default().abilities(&kind);
+        let only_grain = able.and_then(|able| <[Grain; 1]>::try_from(able.grains).ok());
+        let only_keys = able.and_then(|able| <[Keys; 1]>::try_from(able.keys).ok());
+        TableSpec {
+            pooling: match entry.pooling.unwrap_or(self.tables.pooling) {
+                Pooling::Sum => headlong_embedding::Pooling::Sum,
+                Pooling::Mean => headlong_embedding::Pooling::Mean,
+            },
+            grain: match entry.grain {
+                Some(GrainName::Rows) => Grain::Rows,
+                Some(GrainName::Whole) => Grain::Whole,
+                None => only_grain.map_or(Grain::Rows, |[grain]| grain),
+            },
+            keys: match entry.keys {
+                Some(KeysName::Rows) => Keys::RowIndices,
+                Some(KeysName::Ids) => Keys::RawIds,
+                None => only_keys.map_or(Keys::RowIndices, |[keys]| keys),
+            },
+            options: entry.text_options(),
+            kind,
+            ..spec
+        }
+    }
+
+    /// Whether the table of `column` is asked with raw ids.
+    pub fn is_raw(&self, column: usize) -> bool {
+        self.table_spec(column, 1).keys == Keys::RawIds
+    }
+
+    /// Columns whose tables are asked with raw ids.
+    pub fn raw_columns(&self) -> Vec<usize> {
+        (0..self.data.num_sparse).filter(|&column| self.is_raw(column)).collect()
+    }
+
+    /// Where each table may lie.
+    pub fn placement_choices(&self) -> Vec<PlacementChoice> {
+        let choice = |column: usize| match self.table_entry(column).and_then(|entry| entry.placement) {
+            None | Some(PlacementName::Auto) => PlacementChoice::Auto,
+            Some(PlacementName::DataParallel) => PlacementChoice::DataParallel,
+            Some(PlacementName::RowWise) => PlacementChoice::RowWise,
+            Some(PlacementName::TableWise) => PlacementChoice::TableWise(None),
+        };
+        (0..self.data.num_sparse).map(choice).collect()
+    }
+
+    /// `rows` with those of entries in their places.
+    pub(super) fn with_entry_rows(&self, mut rows: Vec<u64>) -> Vec<u64> {
+        for (column, rows) in rows.iter_mut().enumerate() {
+            *rows = self.table_entry(column).and_then(|entry| entry.rows).unwrap_or(*rows);
+        }
+        rows
+    }
+
+    /// Refuses entries of tables that there are not, and two of one table.
+    pub(super) fn check_entry_names(&self) -> Result<()> {
+        let names: Vec<String> = (1..=self.data.num_sparse).map(|number| format!("C{number}")).collect();
+        for (index, entry) in self.table.iter().enumerate() {
+            if !names.contains(&entry.name) {
+                let nearest = keys::nearest(&entry.name, names.iter().map(String::as_str));
+                let meant = nearest.map_or(String::new(), |name| format!(": did you mean `{name}`?"));
+                let message = format!("no table `{}`, there are C1 to C{}{meant}", entry.name, names.len());
+                return Err(Error::config("table.name", message));
+            }
+            if self.table[..index].iter().any(|other| other.name == entry.name) {
+                return Err(Error::config("table.name", format!("table {} has two sections", entry.name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks each entry, and what it says together.
+    pub(super) fn validate_entries(&self) -> Result<()> {
+        self.check_entry_names()?;
+        for entry in &self.table {
+            if entry.rows == Some(0) {
+                let message = format!("table {}: expected at least 1, found 0", entry.name);
+                return Err(Error::config("table.rows", message));
+            }
+            let Some(column) = self.column_of(&entry.name) else { continue };
+            let spec = self.table_spec(column, entry.rows.unwrap_or(1));
+            let contradiction = match entry.placement {
+                Some(PlacementName::DataParallel) if spec.keys == Keys::RawIds => {
+                    "a table asked with raw ids has no replica: its owners decide which ids it holds"
+                }
+                Some(PlacementName::RowWise) if spec.grain == Grain::Whole => {
+                    "rows that share storage cannot be divided among ranks"
+                }
+                _ => continue,
+            };
+            let placement =
+                toml::Value::try_from(entry.placement).map_or_else(|_| String::new(), |v| v.to_string());
+            return Err(Error::contradiction(
+                format!("table {}: placement = {placement}", entry.name),
+                format!("kind = \"{}\"", spec.kind),
+                contradiction,
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "[tables]\nmax_rows = 50\npooling = \"mean\"\n\n[[table]]\nname = \"C3\"\nkind = \"hashed\"\nrows = 900\noptions = { eviction = \"lfu\", min_count = 2 }\n\n[[table]]\nname = \"C5\"\npooling = \"sum\"\nplacement = \"table_wise\"\n";
+
+    #[test]
+    fn entries_describe_single_tables() {
+        let config = Config::from_toml(TEXT, "a.toml").unwrap();
+        config.validate().unwrap();
+        let rows = config.table_rows(None).unwrap();
+        assert_eq!((rows[2], rows[4]), (900, 50), "an entry stands above max_rows");
+        let spec = config.table_spec(2, rows[2]);
+        assert_eq!((spec.kind.as_str(), spec.keys, spec.grain), ("hashed", Keys::RawIds, Grain::Rows));
+        assert_eq!((spec.options["min_count"].as_str(), spec.options["eviction"].as_str()), ("2", "lfu"));
+        assert_eq!(spec.pooling, headlong_embedding::Pooling::Mean);
+        assert_eq!(config.table_spec(4, 50).pooling, headlong_embedding::Pooling::Sum);
+        assert_eq!(config.raw_columns(), [2]);
+        assert_eq!(config.placement_choices()[4], PlacementChoice::TableWise(None));
+    }
+
+    #[test]
+    fn what_is_shown_reads_back_and_takes_further_settings() {
+        let mut config = Config::from_toml(TEXT, "a.toml").unwrap();
+        config.set_all(&["train.batch_size=64"]).unwrap();
+        let text = config.to_commented_toml();
+        assert_eq!(Config::from_toml(&text, "shown").unwrap(), config, "{text}");
+    }
+
+    #[test]
+    fn wrong_entries_are_named() {
+        let message = |text: &str| {
+            let config = Config::from_toml(text, "a.toml");
+            config.and_then(|config| config.validate()).unwrap_err().to_string()
+        };
+        let unknown = message("[[table]]\nname = \"C1\"\nknd = \"hashed\"\n");
+        assert_eq!(unknown, "a.toml:3: unknown key `table.knd`: did you mean `table.kind`?");
+        assert!(message("[table]\nname = \"C1\"\n").contains("write `[[table]]`"));
+        let name = message("[[table]]\nname = \"C27\"\n");
+        assert!(name.contains("no table `C27`, there are C1 to C26: did you mean `C2"), "{name}");
+        let twice = message("[[table]]\nname = \"C1\"\n[[table]]\nname = \"C1\"\n");
+        assert!(twice.contains("C1 has two sections"), "{twice}");
+        let replica = "[[table]]\nname = \"C1\"\nkind = \"hashed\"\nplacement = \"data_parallel\"\n";
+        assert!(message(replica).contains("has no replica"), "{}", message(replica));
+        let divided = "[[table]]\nname = \"C1\"\nkind = \"x\"\ngrain = \"whole\"\nplacement = \"row_wise\"\n";
+        assert!(message(divided).contains("cannot be divided"), "{}", message(divided));
+    }
+}

@@ -1,0 +1,102 @@
+//! Tables that the configuration describes one by one: raw ids in hashed tables, through the built program.
+
+#![cfg(test)]
+
+mod run_support;
+
+use run_support::{Place, Run};
+use serde_json::Value;
+use std::path::Path;
+
+/// The first id decides the label: it is asked for by raw id. Another such table has too few rows.
+const TABLES: &str = r#"
+[tables]
+pooling = "mean"
+
+[[table]]
+name = "C1"
+kind = "hashed"
+rows = 2000
+options = { min_count = 2 }
+
+[[table]]
+name = "C3"
+kind = "hashed"
+rows = 40
+pooling = "sum"
+options = { eviction = "lfu" }
+
+[[table]]
+name = "C4"
+rows = 77
+placement = "table_wise"
+"#;
+
+fn config(place: &Place, text: &str) -> std::path::PathBuf {
+    let file = place.path("tables.toml");
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+fn auc(checkpoint: &Path, place: &Place) -> f64 {
+    let eval =
+        Run::new("eval").path("--checkpoint", checkpoint).path("--data", &place.valid).with(&["--json"]);
+    let answer: Value = serde_json::from_str(&eval.succeeds().stdout).unwrap();
+    answer["auc"].as_f64().unwrap()
+}
+
+#[test]
+fn hashed_tables_learn_and_go_on_in_the_same_bits() {
+    let place = Place::new("rows.txt");
+    let train = place.train().path("--config", &config(&place, TABLES)).with(&["--epochs", "6"]);
+    let whole = place.path("whole");
+    let expected = train.clone().path("--checkpoint-dir", &whole).path("--valid", &place.valid).succeeds();
+    assert!(auc(&whole, &place) > 0.8, "AUC {}", auc(&whole, &place));
+    // The evaluation of the run saw the same weights, and admitted nothing.
+    assert_eq!(train.succeeds().digest(), expected.digest());
+
+    let parts = train.path("--checkpoint-dir", &place.path("parts"));
+    for steps in ["7", "60"] {
+        parts.clone().with(&["--resume", "--set", &format!("train.steps={steps}")]).succeeds();
+    }
+    assert_eq!(parts.with(&["--resume"]).succeeds().digest(), expected.digest());
+
+    let checkpoint = whole.display().to_string();
+    Run::new("checkpoint").with(&["verify", &checkpoint]).succeeds();
+    let exported = place.path("model.safetensors");
+    let export = Run::new("checkpoint").with(&["export", &checkpoint]).path("--output", &exported);
+    assert_ne!(export.end().code, Some(0), "the original has no such tables");
+}
+
+/// With rows for all ids, ranks change nothing; what four ranks have saved, one goes on from.
+#[test]
+fn owners_of_raw_ids_train_like_one() {
+    let place = Place::new("rows.txt");
+    let text = TABLES.replace("rows = 40", "rows = 4000");
+    let train = place.train().path("--config", &config(&place, &text)).with(&["--set", "sum_blocks=4"]);
+    let expected = train.succeeds().digest();
+    assert_eq!(train.clone().with(&["--ranks", "2"]).succeeds().digest(), expected);
+    let saved = train.path("--checkpoint-dir", &place.path("saved"));
+    saved.clone().with(&["--ranks", "4", "--set", "train.steps=11"]).succeeds();
+    assert_eq!(saved.with(&["--ranks", "1", "--resume"]).succeeds().digest(), expected);
+}
+
+#[test]
+fn wrong_tables_are_refused_with_their_names() {
+    let place = Place::new("rows.txt");
+    let fails = |text: &str, words: &[&str]| {
+        place.train().path("--config", &config(&place, text)).fails(2, words);
+    };
+    fails("[[table]]\nname = \"C3\"\nknd = \"hashed\"\n", &["tables.toml:3", "table.kind"]);
+    let of = |rest: &str| format!("[[table]]\nname = \"C3\"\nkind = \"hashed\"\n{rest}\n");
+    fails(&of("placement = \"data_parallel\""), &["C3", "no replica"]);
+    let train = |text: &str| {
+        let ended = place.train().path("--config", &config(&place, text)).end();
+        assert_ne!(ended.code, Some(0));
+        ended.stderr
+    };
+    let text = train(&of("options = { min_cout = 2 }"));
+    assert!(text.contains("no option `min_cout`; it has: min_count, eviction"), "{text}");
+    let text = train("[[table]]\nname = \"C3\"\nkind = \"hashd\"\n");
+    assert!(text.contains("no table kind `hashd`; known kinds: dense, hashed"), "{text}");
+}
