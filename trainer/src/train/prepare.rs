@@ -86,7 +86,7 @@ impl Prepared {
         threads: usize,
         reporter: &Reporter,
     ) -> Result<Statistics> {
-        let kept = resumed.map(|checkpoint| statistics::of_checkpoint(checkpoint)).transpose()?.flatten();
+        let kept = resumed.map(statistics::of_checkpoint).transpose()?.flatten();
         match kept {
             Some(kept) => Ok(kept),
             None => {
