@@ -92,9 +92,11 @@ fn kind_with_options(spec: &TableSpec) -> String {
 
 impl Crew {
     fn find_groups(&self) -> Vec<Group> {
+        // Asked before the engines are held: it looks at the first of them itself.
+        let remote = self.has_remote_ranks();
         let engines: Vec<_> = (0..self.len()).map(|rank| self.engine(rank)).collect();
         let models: Vec<&Model> = engines.iter().map(|engine| engine.model()).collect();
-        find_groups(&models, self.has_remote_ranks())
+        find_groups(&models, remote)
     }
 
     fn set_groups(&self, groups: Vec<Group>) {
