@@ -400,7 +400,10 @@ fn build_tables(
     parts: &RankParts<'_>,
 ) -> Result<HybridSet> {
     let specs = table_specs(config, table_rows);
-    let max_samples = sizes.step.max(if sizes.ranks > 1 { sizes.evaluation } else { 0 });
+    // One rank looks dense rows up straight from the ids; other tables and other ranks need room for every batch.
+    let staged = |spec: &TableSpec| parts.registry.kind(spec).is_ok_and(|kind| !kind.shows_rows());
+    let planned = sizes.ranks > 1 || specs.iter().any(staged);
+    let max_samples = sizes.step.max(if planned { sizes.evaluation } else { 0 });
     let options = HybridOptions {
         set: SetOptions {
             optimizer: config.optimizer.sparse.optimizer(),
