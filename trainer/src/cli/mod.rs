@@ -79,6 +79,9 @@ pub struct LaunchArguments {
     /// Give each rank its own part of the processors (auto), or let all run anywhere (off)
     #[arg(long, value_enum, default_value_t = Bind::Auto)]
     pub bind: Bind,
+    /// When a rank has failed, the others may take this long to end by themselves
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub grace_s: f64,
     /// The command and its options, as after `headlong`
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<std::ffi::OsString>,

@@ -25,8 +25,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use verdict::{End, Outcome};
 
-/// How long the other ranks may take to end by themselves once one has failed.
-const GRACE: Duration = Duration::from_secs(10);
 /// How often children and signals are looked at.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -38,12 +36,14 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
     let command = strip_name(&arguments.command);
     check(arguments, command)?;
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(Error::failed("listening to signals"))?;
+    let grace = Duration::try_from_secs_f64(arguments.grace_s)
+        .map_err(|error| Error::Usage(format!("--grace-s {}: {error}", arguments.grace_s)))?;
     let (_port, environment) = environment(arguments.ranks)?;
     let ranks = start_all(arguments, command, &environment)?;
-    let mut crew = Crew { ranks, signals, forwarded: Vec::new(), begin: Instant::now() };
+    let mut crew = Crew { ranks, signals, forwarded: Vec::new(), begin: Instant::now(), grace };
     let outcomes = crew.wait();
     crew.drain();
-    verdict::judge(&outcomes, crew.forwarded.first().copied(), GRACE)
+    verdict::judge(&outcomes, crew.forwarded.first().copied(), grace)
 }
 
 /// Ties this process to the launcher that has started it, if one has: when that one dies, this one does too.
@@ -176,6 +176,7 @@ struct Crew {
     signals: Signals,
     forwarded: Vec<i32>,
     begin: Instant,
+    grace: Duration,
 }
 
 impl Crew {
@@ -187,7 +188,7 @@ impl Crew {
             if self.reap() {
                 first_failure.get_or_insert_with(Instant::now);
             }
-            if first_failure.is_some_and(|since| since.elapsed() >= GRACE) {
+            if first_failure.is_some_and(|since| since.elapsed() >= self.grace) {
                 self.kill_all();
             }
             std::thread::sleep(LOOK);

@@ -72,7 +72,7 @@ pub fn judge(outcomes: &[Outcome], forwarded: Option<i32>, grace: Duration) -> R
             (format!("was killed by {}", signal_text(signal)), code)
         }
         End::Late => {
-            let seconds = grace.as_secs();
+            let seconds = grace.as_secs_f64();
             (
                 format!("did not end within {seconds} s after the others had failed, and was killed"),
                 COMMUNICATION as u8,
