@@ -48,10 +48,13 @@ fn auc(checkpoint: &Path, place: &Place) -> f64 {
 #[test]
 fn hashed_tables_learn_and_go_on_in_the_same_bits() {
     let place = Place::new("rows.txt");
-    let train = place.train().path("--config", &config(&place, TABLES)).with(&["--epochs", "6"]);
+    let train = place.train().path("--config", &config(&place, &all_hashed()));
+    let train = train.with(&["--epochs", "6", "--learning-rate", "0.1"]);
     let whole = place.path("whole");
     let expected = train.clone().path("--checkpoint-dir", &whole).path("--valid", &place.valid).succeeds();
-    assert!(auc(&whole, &place) > 0.8, "AUC {}", auc(&whole, &place));
+    // The integers alone do not tell clicks apart: the tables have learned the rows.
+    let learned = auc(&whole, &place);
+    assert!(learned > 0.95, "AUC {learned} of the rows that were trained on");
     // The evaluation of the run saw the same weights, and admitted nothing.
     assert_eq!(train.succeeds().digest(), expected.digest());
 
