@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// After so many looks without any event the world gives up.
-const PATIENCE: u32 = 24;
+const PATIENCE: u32 = 6;
 
 /// What all ends of a world share.
 #[derive(Debug)]
