@@ -133,6 +133,7 @@ impl Case {
     }
 
     /// The command that plays this case again.
+    #[allow(dead_code, reason = "not used by the example")]
     pub fn command(&self) -> String {
         let faulty = if self.faulty { " --faulty" } else { "" };
         let wrong = self.wrong.map_or(String::new(), |wrong| format!(" --mistake {}", wrong.name()));
@@ -142,7 +143,7 @@ impl Case {
 
     /// Whether all-reduces are done in many pieces: frequent rows are then updated while the rest is on its way.
     fn small_pieces(&self) -> bool {
-        self.seed / 2 % 3 == 0
+        (self.seed / 2).is_multiple_of(3)
     }
 
     fn config(&self) -> Config {
@@ -193,7 +194,7 @@ impl Case {
         let options = CommOptions {
             all_reduce: [AllReduce::Flat, AllReduce::Auto][self.seed as usize / 8 % 2],
             chunk_bytes: if self.small_pieces() { 64 } else { 512 << 10 },
-            one_step_bytes: (self.small_pieces() || self.seed / 4 % 2 == 0).then_some(0),
+            one_step_bytes: (self.small_pieces() || (self.seed / 4).is_multiple_of(2)).then_some(0),
             ..comm_options(config)
         };
         let communicator = Communicator::new(end, options);
@@ -220,6 +221,7 @@ impl Case {
     ///
     /// # Errors
     /// What is wrong with how it ended.
+    #[allow(dead_code, reason = "not used by the example")]
     pub fn run(&self) -> Result<Report, String> {
         let (results, report, _) = self.simulate(false);
         self.judge(&results, &report)?;
