@@ -192,6 +192,7 @@ impl Error {
             | Self::Unsupported { .. }
             | Self::DoesNotFit { .. }
             | Self::Usage(_) => 2,
+            Self::Failed { source, .. } if is_of_communication(&**source) => 3,
             Self::Io { .. } | Self::NotFinite { .. } | Self::Failed { .. } | Self::Abandoned => 1,
             Self::Communication { .. } => 3,
             Self::Rank { exit_code, .. } => *exit_code,
@@ -199,6 +200,12 @@ impl Error {
             Self::Interrupted { signal } => u8::try_from(128 + signal).unwrap_or(1),
         }
     }
+}
+
+/// Whether a failure of communication lies under it: saving a checkpoint exchanges rows, too.
+fn is_of_communication(error: &(dyn std::error::Error + 'static)) -> bool {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.into_iter().any(|error| error.is::<headlong_comm::CommError>())
 }
 
 /// One line with the whole chain of causes, most specific last.
