@@ -6,6 +6,7 @@
 use crate::config::{Config, TransportChoice};
 use crate::crew::{comm_options, local_topology};
 use crate::error::{Error, Result, chain};
+use crate::placement::replicated_limit;
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
 use headlong_comm::{CommError, Communicator, Topology, launcher_env};
 use std::time::Duration;
@@ -53,7 +54,11 @@ impl Job {
         let transport =
             rendezvous::join(&options).map_err(communication("the ranks did not come together"))?;
         let communicator = Some(Communicator::new(transport, comm_options(&config)));
-        Ok(Self { config, communicator })
+        config.run.transport = TransportChoice::Tcp;
+        let mut job = Self { config, communicator };
+        // Machines differ; what their ranks decide must not.
+        job.config.hybrid.max_replicated_bytes = job.as_rank_0(replicated_limit(&job.config))?;
+        Ok(job)
     }
 
     fn alone(config: &Config) -> Result<Self> {
@@ -96,6 +101,36 @@ impl Job {
             barrier()?;
         }
         Ok(made)
+    }
+
+    /// Makes sure that all processes have come to the same result.
+    ///
+    /// # Errors
+    /// The first rank that has another one than rank 0.
+    pub fn check_same(&self, what: &str, fingerprint: u64) -> Result<()> {
+        let Some(communicator) = &self.communicator else { return Ok(()) };
+        let mut all = vec![0; communicator.num_ranks()];
+        communicator
+            .all_gather(&[fingerprint], &mut all)
+            .map_err(communication("the ranks could not compare what they have planned"))?;
+        match all.iter().position(|&other| other != all[0]) {
+            Some(rank) => Err(Error::Usage(format!(
+                "rank {rank} and rank 0 have planned otherwise: {what} differ; do they read the same data?"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// The value that rank 0 has.
+    ///
+    /// # Errors
+    /// A rank that is gone.
+    pub fn as_rank_0(&self, value: u64) -> Result<u64> {
+        let Some(communicator) = &self.communicator else { return Ok(value) };
+        let mut value = [value];
+        let told = communicator.broadcast(headlong_comm::Rank(0), &mut value);
+        told.map_err(communication("rank 0 could not tell the others"))?;
+        Ok(value[0])
     }
 
     /// Hands out the rank of this process, where there are others; once.

@@ -5,6 +5,7 @@ use crate::build::table_specs;
 use crate::config::{
     CompressChoice, Config, DeduplicateChoice, ExchangeChoice, Hybrid, IdsChoice, TransportChoice,
 };
+use crate::crew::comm_options;
 use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -76,11 +77,22 @@ impl Placement {
             placements: &config.placement_choices(),
             ..SplitOptions::new(&specs, Cluster::new(&nodes), step, &optimizer)
         };
-        let split = split(statistics, &costs(config)?, &options)
-            .map_err(|error| failed("the rows cannot be split", error))?;
+        let mut costs = costs(config)?;
+        let transport = if config.run.transport == TransportChoice::Tcp { "tcp" } else { "local" };
+        costs.direct_bytes = comm_options(config).one_step_bytes_of(transport, config.run.ranks) as f64;
+        let split =
+            split(statistics, &costs, &options).map_err(|error| failed("the rows cannot be split", error))?;
         let partition = Partition::new(&specs, config.run.ranks, split.placements.clone())
             .map_err(|error| failed("the rows cannot be placed", error))?;
         Ok(Self { partition: Arc::new(partition), split: Some(split) })
+    }
+
+    /// Equal where every row lies at the same place and is exchanged in the same way.
+    pub fn fingerprint(&self) -> u64 {
+        let placements: Vec<_> = self.partition.placements().collect();
+        let variant = self.split.as_ref().map(|split| split.variant);
+        let text = serde_json::to_vec(&(placements, variant)).unwrap_or_default();
+        xxhash_rust::xxh3::xxh3_64(&text)
     }
 
     /// `config` with what it left to cost decided.
@@ -122,8 +134,8 @@ pub fn count(collector: &mut Collector, batch: &Batch) {
     collector.end_batch(batch.num_samples);
 }
 
-/// Bytes of one rank that replicated rows may take.
-fn replicated_limit(config: &Config) -> u64 {
+/// Bytes of one rank that replicated rows may take: as configured, or a part of what this machine can give.
+pub fn replicated_limit(config: &Config) -> u64 {
     match config.hybrid.max_replicated_bytes {
         0 => Machine::detect().usable_bytes() / 4 / config.run.ranks as u64,
         bytes => bytes,

@@ -65,6 +65,7 @@ fn run_with(
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
     let placement = prepared.placement(config, &job.topology())?;
+    job.check_same("the places of rows", placement.fingerprint())?;
     let plan = prepared.plan(config, &placement, &options.origin, reporter)?;
     if options.dry_run {
         return Ok(());
