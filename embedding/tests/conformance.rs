@@ -1,5 +1,7 @@
 //! Broken tables are found: each breaks one promise, and the suite says which.
 
+#![cfg(test)]
+
 use headlong_device::{MatMut, MatRef, Stream};
 use headlong_embedding::testing::check_table;
 use headlong_embedding::*;
@@ -108,23 +110,23 @@ impl EmbeddingTable for Mutant {
 
 impl Entries for Mutant {
     fn ids(&self) -> Vec<u64> {
-        let mut ids = self.inner.entries().unwrap().ids();
+        let mut ids = self.inner.entries().expect("the table has entries").ids();
         if self.broken == Broken::EntriesHideOne {
             ids.pop();
         }
         ids
     }
     fn read(&self, tensor: usize, ids: &[u64], out: &mut [f32]) {
-        self.inner.entries().unwrap().read(tensor, ids, out);
+        self.inner.entries().expect("the table has entries").read(tensor, ids, out);
     }
     fn clear(&mut self) {
-        self.inner.entries_mut().unwrap().clear();
+        self.inner.entries_mut().expect("the table has entries").clear();
     }
     fn write(&mut self, tensor: usize, ids: &[u64], values: &[f32]) -> Result<()> {
         if self.broken == Broken::EntriesAreDropped {
             return Ok(());
         }
-        self.inner.entries_mut().unwrap().write(tensor, ids, values)
+        self.inner.entries_mut().expect("the table has entries").write(tensor, ids, values)
     }
 }
 
@@ -132,7 +134,7 @@ struct MutantKind(Broken);
 
 impl TableKind for MutantKind {
     fn memory(&self, spec: &TableSpec, optimizer: &headlong_device::optimizer::Optimizer) -> MemoryNeeds {
-        Registry::default().kind(spec).unwrap().memory(spec, optimizer)
+        Registry::default().kind(spec).expect("the kind is one of ours").memory(spec, optimizer)
     }
     fn build(&self, spec: &TableSpec, env: &TableEnv) -> Result<Box<dyn EmbeddingTable>> {
         let inner = Registry::default().kind(spec)?.build(spec, env)?;

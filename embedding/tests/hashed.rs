@@ -1,5 +1,7 @@
 //! The hashed table: conformance, admission, eviction, and what it has in common with a dense table.
 
+#![cfg(test)]
+
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::testing::uniform;
 use headlong_device::{MatMut, MatRef, Stream};
