@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Training that saves often, and long enough to be hit while it does.
 fn training(place: &Place, log: &str) -> Run {
-    let run = Run::new("train").with(&["--threads", "1", "--epochs", "3", "--seed", "5"]);
+    let run = Run::new("train").with(&["--threads", "1", "--epochs", "1", "--seed", "5"]);
     let run =
         run.with(&["--set", "model.dim=8", "--set", "model.bottom=[16,8]", "--set", "model.top=[16,1]"]);
     let run =
