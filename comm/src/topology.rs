@@ -1,9 +1,7 @@
 //! Which rank lives on which node.
 
 /// One of the workers that train one model together, counted from 0.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Rank(pub usize);
 
 impl std::fmt::Display for Rank {
@@ -159,7 +157,15 @@ mod tests {
     fn nodes_that_are_parts_of_the_tree() {
         let aligned = |node_of: &[usize]| Topology::from_node_of(node_of.to_vec()).aligned_node_size();
         assert_eq!(aligned(&[0, 0, 1, 1, 2, 2]), Some(2));
-        for not in [&[0, 0][..], &[0, 1], &[0, 0, 0, 1, 1, 1], &[0, 1, 0, 1], &[0, 0, 1], &[1, 1, 0, 0], &[0, 0, 2, 2]] {
+        for not in [
+            &[0, 0][..],
+            &[0, 1],
+            &[0, 0, 0, 1, 1, 1],
+            &[0, 1, 0, 1],
+            &[0, 0, 1],
+            &[1, 1, 0, 0],
+            &[0, 0, 2, 2],
+        ] {
             assert_eq!(aligned(not), None, "{not:?}");
         }
     }

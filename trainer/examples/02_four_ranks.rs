@@ -47,6 +47,9 @@ fn train(config: &Config) -> Result<String, Box<dyn std::error::Error>> {
     while session.step()?.is_some() {}
     let sent = session.crew().sent_per_step()?.map_or(0.0, |sent| sent.intra_node);
     let frequent = placement.split.map_or(0, |split| split.frequent_rows());
-    println!("{} ranks, {frequent} rows on all of them: {sent:.0} bytes exchanged in a step", config.run.ranks);
+    println!(
+        "{} ranks, {frequent} rows on all of them: {sent:.0} bytes exchanged in a step",
+        config.run.ranks
+    );
     Ok(session.weights_digest()?)
 }

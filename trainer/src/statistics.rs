@@ -73,8 +73,8 @@ fn file_name(config: &Config, table_rows: &[u64], files: &[PathBuf]) -> String {
     let data = &config.data;
     let batch = (config.train.batch_size, config.train.accumulate, config.hybrid.statistics_batches);
     let key = format!(
-        "{files:?} {sizes:?} {table_rows:?} {batch:?} {:?} {} {}",
-        data.ids, data.min_count, data.hash
+        "{files:?} {sizes:?} {table_rows:?} {batch:?} {:?} {} {} {:?}",
+        data.ids, data.min_count, data.hash, config.table
     );
     format!("statistics-{:016x}.bin", xxh3_64(key.as_bytes()))
 }
