@@ -115,7 +115,8 @@ mod tests {
     fn the_culprit_is_named_even_where_victims_end_first() {
         use End::{Code, Late, Signal};
         assert_eq!(verdict(&[(Code(0), 5), (Code(0), 9)], None), None);
-        let cases: &[(&[(End, u64)], &str, u8)] = &[
+        type Case<'a> = (&'a [(End, u64)], &'a str, u8);
+        let cases: &[Case<'_>] = &[
             (
                 &[(Code(3), 10), (Code(1), 20), (Code(3), 15)],
                 "rank 1 has failed with exit code 1; ranks 0, 2",
