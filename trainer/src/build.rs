@@ -292,7 +292,7 @@ impl Model {
 
     /// Tells the other ranks that this one cannot go on.
     pub fn abort(&self, error: &Error) {
-        if matches!(error, Error::Communication { .. } | Error::Abandoned) {
+        if matches!(error, Error::Communication { .. }) {
             // Everybody knows already.
             return;
         }

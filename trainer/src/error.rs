@@ -126,9 +126,6 @@ pub enum Error {
         /// The signal's number: 2 for SIGINT, 15 for SIGTERM.
         signal: i32,
     },
-    /// A lane stopped because another lane has failed; that one tells why.
-    #[error("stopped, because another lane has failed")]
-    Abandoned,
     /// A bench was slower than its baseline.
     #[error("slower than the baseline: {0}")]
     SlowerThanBaseline(String),
@@ -193,7 +190,7 @@ impl Error {
             | Self::DoesNotFit { .. }
             | Self::Usage(_) => 2,
             Self::Failed { source, .. } if is_of_communication(&**source) => 3,
-            Self::Io { .. } | Self::NotFinite { .. } | Self::Failed { .. } | Self::Abandoned => 1,
+            Self::Io { .. } | Self::NotFinite { .. } | Self::Failed { .. } => 1,
             Self::Communication { .. } => 3,
             Self::Rank { exit_code, .. } => *exit_code,
             Self::SlowerThanBaseline(_) => 4,

@@ -1,8 +1,12 @@
 //! Lanes: which stream each stage of the schedule runs on, and how long it took there.
 //!
 //! One list, two assignments. [`Lanes::serial`] runs all stages on the thread that walks, in program order. [`Lanes::overlapped`]
-//! gives each lane a thread of its own, which runs its lane's stages in program order and waits, before each, for the stages that
-//! it names. Both give the same bits: a stage reads nothing that it has not waited for.
+//! lets lanes run beside each other: a lane's stages run in program order, each as soon as the stages that it names have run. Both
+//! give the same bits: a stage reads nothing that it has not waited for.
+//!
+//! On a CPU all lanes that compute share the same cores, and threads of their own would only take them from each other (measured: a
+//! tenth slower). So there the exchanges have a thread, and one other thread takes the first stage that is ready of any lane that
+//! computes: while ranks wait for each other, it goes on.
 
 use crate::build::Model;
 use crate::error::Result;
@@ -104,8 +108,7 @@ impl Lanes {
         Self { stream, overlapped: None }
     }
 
-    /// Each lane on a thread of its own. All share the stream's pool: whoever comes first gets its threads, others work alone
-    /// meanwhile.
+    /// Lanes that run beside each other: exchanges under computation.
     pub fn overlapped(stream: Stream) -> Self {
         Self { stream, overlapped: Some(Overlapped::new()) }
     }
@@ -128,34 +131,78 @@ impl Lanes {
     ) -> Result<()> {
         match &self.overlapped {
             Some(overlapped) => overlapped.walk(&self.stream, stages, model, call, recorder),
-            None => in_program_order(stages, call, |_, stage, call| {
-                if !stage.is_in(model) {
-                    return Ok(());
-                }
-                let started = recorder.start();
-                (stage.run)(model, &self.stream, call)?;
-                recorder.finish(stage, started);
-                Ok(())
-            }),
+            None => walk_in_order(&self.stream, stages, model, call, recorder),
         }
     }
 }
 
-/// Calls `visit` with every run of every stage: its position in the list, the stage, and the call of its micro-batch.
-fn in_program_order(
+/// Runs all stages on this thread, in program order.
+fn walk_in_order(
+    stream: &Stream,
     stages: &[Stage],
+    model: &Model,
     call: &Call<'_>,
-    mut visit: impl FnMut(usize, &Stage, &Call<'_>) -> Result<()>,
+    recorder: &mut Recorder,
 ) -> Result<()> {
-    let mut first = 0;
-    for group in stages.chunk_by(|a, b| a.repeat == b.repeat) {
-        for micro_batch in 0..group[0].times(call) {
-            let call = call.micro_batch(micro_batch);
-            for (index, stage) in (first..).zip(group) {
-                visit(index, stage, &call)?;
-            }
+    for (index, micro_batch) in ProgramOrder::new(stages, call) {
+        let stage = &stages[index];
+        if stage.is_in(model) {
+            let started = recorder.start();
+            (stage.run)(model, stream, &call.micro_batch(micro_batch))?;
+            recorder.finish(stage, started);
         }
-        first += group.len();
     }
     Ok(())
+}
+
+/// Every run of every stage in program order: position in the list, and micro-batch. Neighbouring stages that repeat run once per
+/// micro-batch, together.
+#[derive(Clone)]
+struct ProgramOrder<'a> {
+    stages: &'a [Stage],
+    num_micro_batches: usize,
+    /// The stages that run next to each other and repeat alike.
+    group: std::ops::Range<usize>,
+    micro_batch: usize,
+    next: usize,
+}
+
+impl<'a> ProgramOrder<'a> {
+    fn new(stages: &'a [Stage], call: &Call<'_>) -> Self {
+        let num_micro_batches = call.num_micro_batches;
+        Self { stages, num_micro_batches, group: 0..0, micro_batch: 0, next: 0 }
+    }
+
+    /// Goes on to the next micro-batch of the group, or to the next group that runs at all.
+    fn turn(&mut self) -> Option<()> {
+        loop {
+            let repeats =
+                self.stages.get(self.group.start).is_some_and(|stage| stage.repeat == Repeat::MicroBatch);
+            let times = if repeats { self.num_micro_batches } else { 1 };
+            self.micro_batch += 1;
+            if self.group.is_empty() || self.micro_batch >= times {
+                let start = self.group.end;
+                let repeat = self.stages.get(start)?.repeat;
+                let len = self.stages[start..].iter().take_while(|stage| stage.repeat == repeat).count();
+                (self.group, self.micro_batch) = (start..start + len, 0);
+                if repeat == Repeat::MicroBatch && self.num_micro_batches == 0 {
+                    continue;
+                }
+            }
+            self.next = self.group.start;
+            return Some(());
+        }
+    }
+}
+
+impl Iterator for ProgramOrder<'_> {
+    type Item = (usize, usize);
+
+    fn next(&mut self) -> Option<(usize, usize)> {
+        if self.next >= self.group.end {
+            self.turn()?;
+        }
+        self.next += 1;
+        Some((self.next - 1, self.micro_batch))
+    }
 }

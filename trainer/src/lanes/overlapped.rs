@@ -1,32 +1,35 @@
-//! Each lane on a thread of its own, with the stages' waits between them.
+//! Lanes beside each other, with the stages' waits between them: one thread for the exchanges, one for all that computes.
 
-use super::{Lane, Repeat, Stage, in_program_order};
+use super::{Lane, ProgramOrder, Repeat, Stage, walk_in_order};
 use crate::build::Model;
 use crate::error::{Error, Result};
 use crate::schedule::Call;
 use crate::trace::Recorder;
 use headlong_device::Stream;
 use headlong_device::pool::Pool;
+use std::iter::Enumerate;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Stages of the longest list.
 const MOST_STAGES: usize = 32;
 
-/// Looks at a counter before a lane sleeps: most stages follow each other within microseconds.
-const SPINS_BEFORE_SLEEP: u32 = 200;
+/// Looks for a stage that is ready before a thread sleeps: most stages follow each other within microseconds.
+const LOOKS_BEFORE_SLEEP: u32 = 50;
 
-/// Set in a counter where a stage has failed: nobody waits for the walk any more.
+/// Set in the counters where a stage has failed: nobody waits for the walk any more.
 const FAILED: u32 = 1 << 31;
 
-/// The lanes' threads and what they tell each other.
+/// The lanes that compute; the other one exchanges.
+const COMPUTING: [Lane; 3] = [Lane::Copy, Lane::Sparse, Lane::Dense];
+
+/// The two threads and what they tell each other.
 #[derive(Debug)]
 pub(super) struct Overlapped {
-    /// One thread a lane. Every lane is one task; since lanes wait for each other, each task needs a thread.
     threads: Pool,
     /// How often each stage has run in this walk.
     runs: [AtomicU32; MOST_STAGES],
-    /// Held while somebody goes to sleep or wakes sleepers.
+    /// Held while a thread goes to sleep or wakes the other.
     gate: Mutex<()>,
     wake: Condvar,
 }
@@ -34,7 +37,7 @@ pub(super) struct Overlapped {
 impl Overlapped {
     pub(super) fn new() -> Self {
         Self {
-            threads: Pool::new(Lane::ALL.len()),
+            threads: Pool::new(2),
             runs: std::array::from_fn(|_| AtomicU32::new(0)),
             gate: Mutex::new(()),
             wake: Condvar::new(),
@@ -49,17 +52,23 @@ impl Overlapped {
         call: &Call<'_>,
         recorder: &mut Recorder,
     ) -> Result<()> {
+        if model.is_alone() {
+            // Nothing is exchanged, so nothing runs beside anything.
+            return walk_in_order(stream, stages, model, call, recorder);
+        }
         assert!(stages.len() <= MOST_STAGES, "at most {MOST_STAGES} stages in a list");
         self.runs.iter().for_each(|runs| runs.store(0, Ordering::Relaxed));
         let recorder = Mutex::new(recorder);
         let first_error = Mutex::new(None);
-        self.threads.run(Lane::ALL.len(), &|lane| {
-            // A panic in a lane must reach the walk's caller, not leave the other lanes waiting for it.
+        let walk = Walk { lanes: self, stream, stages, model, call, recorder: &recorder };
+        self.threads.run(2, &|thread| {
+            // A panic must reach the walk's caller, not leave the other thread waiting for it.
             let alarm = Alarm { lanes: self, model };
-            let outcome = self.run_lane(Lane::ALL[lane], stream, stages, (model, call), &recorder);
+            let lanes = if thread == 0 { &COMPUTING[..] } else { &[Lane::Comm] };
+            let outcome = walk.run_lanes(lanes);
             std::mem::forget(alarm);
             if let Err(error) = outcome {
-                // The peers first: this rank's own exchange lane may be waiting for them.
+                // The peers first: this rank's own exchange may be waiting for them.
                 model.abort(&error);
                 lock(&first_error).get_or_insert(error);
                 self.fail();
@@ -68,56 +77,8 @@ impl Overlapped {
         first_error.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    fn run_lane(
-        &self,
-        lane: Lane,
-        stream: &Stream,
-        stages: &[Stage],
-        (model, call): (&Model, &Call<'_>),
-        recorder: &Mutex<&mut Recorder>,
-    ) -> Result<()> {
-        let walked = in_program_order(stages, call, |index, stage, call| {
-            if stage.lane != lane {
-                return Ok(());
-            }
-            for wait in stage.waits {
-                self.wait(stages, stage, wait, call)?;
-            }
-            if stage.is_in(model) {
-                let started = lock(recorder).start();
-                (stage.run)(model, stream, call)?;
-                lock(recorder).finish(stage, started);
-            }
-            self.runs[index].fetch_add(1, Ordering::Release);
-            self.wake_all();
-            Ok(())
-        });
-        match walked {
-            // Another lane has the error to tell.
-            Err(Error::Abandoned) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Waits until `wait` has run as often as `stage` needs. The step before has ended, so waits for it are over.
-    fn wait(&self, stages: &[Stage], stage: &Stage, wait: &str, call: &Call<'_>) -> Result<()> {
-        let Some(index) = stages.iter().position(|other| other.name == wait) else { return Ok(()) };
-        let needed = match (stages[index].repeat, stage.repeat) {
-            (Repeat::MicroBatch, Repeat::MicroBatch) => call.micro_batch + 1,
-            _ => stages[index].times(call),
-        } as u32;
-        let runs = &self.runs[index];
-        for _ in 0..SPINS_BEFORE_SLEEP {
-            if runs.load(Ordering::Acquire) >= needed {
-                return outcome(runs);
-            }
-            std::hint::spin_loop();
-        }
-        let mut gate = lock(&self.gate);
-        while runs.load(Ordering::Acquire) < needed {
-            gate = self.wake.wait(gate).unwrap_or_else(PoisonError::into_inner);
-        }
-        outcome(runs)
+    fn has_failed(&self) -> bool {
+        self.runs[0].load(Ordering::Acquire) & FAILED != 0
     }
 
     fn fail(&self) {
@@ -133,11 +94,111 @@ impl Overlapped {
     }
 }
 
-fn outcome(runs: &AtomicU32) -> Result<()> {
-    if runs.load(Ordering::Acquire) & FAILED == 0 { Ok(()) } else { Err(Error::Abandoned) }
+/// One walk through a list.
+struct Walk<'a> {
+    lanes: &'a Overlapped,
+    stream: &'a Stream,
+    stages: &'a [Stage],
+    model: &'a Model,
+    call: &'a Call<'a>,
+    recorder: &'a Mutex<&'a mut Recorder>,
 }
 
-/// Wakes all lanes when a lane panics.
+/// Where a lane stands: its next run, and what follows.
+struct Cursor<'a> {
+    lane: Lane,
+    order: Enumerate<ProgramOrder<'a>>,
+    /// Place in program order, position of the stage in the list, micro-batch.
+    head: Option<(usize, (usize, usize))>,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(lane: Lane, stages: &'a [Stage], call: &Call<'_>) -> Self {
+        let mut cursor = Self { lane, order: ProgramOrder::new(stages, call).enumerate(), head: None };
+        cursor.advance(stages);
+        cursor
+    }
+
+    fn advance(&mut self, stages: &[Stage]) {
+        self.head = self.order.find(|(_, (index, _))| stages[*index].lane == self.lane);
+    }
+}
+
+impl Walk<'_> {
+    /// Runs the stages of `lanes` on this thread: always the first in program order of those that are ready.
+    fn run_lanes(&self, lanes: &[Lane]) -> Result<()> {
+        let mut cursors: [Option<Cursor<'_>>; COMPUTING.len()] = std::array::from_fn(|position| {
+            lanes.get(position).map(|&lane| Cursor::new(lane, self.stages, self.call))
+        });
+        let cursors = &mut cursors[..lanes.len()];
+        while cursors.iter().flatten().any(|cursor| cursor.head.is_some()) {
+            let Some(next) = self.first_ready(cursors) else { return Ok(()) };
+            let cursor = cursors[next].as_mut().expect("each of these lanes has a cursor");
+            if let Some((_, (index, micro_batch))) = cursor.head {
+                self.run(index, micro_batch)?;
+            }
+            cursor.advance(self.stages);
+        }
+        Ok(())
+    }
+
+    /// The lane whose next run comes first among those that are ready; waits for one. None where the walk has failed.
+    fn first_ready(&self, cursors: &[Option<Cursor<'_>>]) -> Option<usize> {
+        let look = || {
+            let ready = cursors.iter().enumerate().filter_map(|(position, cursor)| {
+                let (place, (index, micro_batch)) = cursor.as_ref()?.head?;
+                self.is_ready(index, micro_batch).then_some((place, position))
+            });
+            ready.min().map(|(_, position)| position)
+        };
+        for _ in 0..LOOKS_BEFORE_SLEEP {
+            if self.lanes.has_failed() {
+                return None;
+            }
+            if let Some(found) = look() {
+                return Some(found);
+            }
+            std::hint::spin_loop();
+        }
+        let mut gate = lock(&self.lanes.gate);
+        loop {
+            if self.lanes.has_failed() {
+                return None;
+            }
+            if let Some(found) = look() {
+                return Some(found);
+            }
+            gate = self.lanes.wake.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Whether all that a run waits for has run. The step before has ended, so waits for it are over.
+    fn is_ready(&self, index: usize, micro_batch: usize) -> bool {
+        let stage = &self.stages[index];
+        stage.waits.iter().all(|wait| {
+            let Some(awaited) = self.stages.iter().position(|other| other.name == *wait) else { return true };
+            let needed = match (self.stages[awaited].repeat, stage.repeat) {
+                (Repeat::MicroBatch, Repeat::MicroBatch) => micro_batch + 1,
+                _ => self.stages[awaited].times(self.call),
+            };
+            self.lanes.runs[awaited].load(Ordering::Acquire) as usize >= needed
+        })
+    }
+
+    fn run(&self, index: usize, micro_batch: usize) -> Result<()> {
+        let stage = &self.stages[index];
+        if stage.is_in(self.model) {
+            let started = lock(self.recorder).start();
+            (stage.run)(self.model, self.stream, &self.call.micro_batch(micro_batch))?;
+            lock(self.recorder).finish(stage, started);
+        }
+        self.lanes.runs[index].fetch_add(1, Ordering::Release);
+        self.lanes.wake_all();
+        Ok(())
+    }
+}
+
+/// Wakes the other thread when one panics.
 struct Alarm<'a> {
     lanes: &'a Overlapped,
     model: &'a Model,
@@ -151,6 +212,6 @@ impl Drop for Alarm<'_> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panicking lane leaves behind is plain data; the panic itself ends the walk.
+    // What a panicking thread leaves behind is plain data; the panic itself ends the walk.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
