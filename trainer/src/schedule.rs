@@ -395,7 +395,7 @@ fn exchange_gradients(model: &Model, stream: &Stream, call: &Call<'_>) -> Result
 }
 
 /// The one all-reduce of a step: gradients of frequent rows, loss sums, dense gradients, in this order in one memory. Frequent
-/// rows whose gradients are final are updated while the rest is on its way.
+/// rows are updated as soon as their piece of the sum is final; a transport that moves bytes by itself goes on meanwhile.
 fn all_reduce_and_update_frequent(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let (mut failure, frequent_len) = (Ok(()), model.tables.frequent_len());
     let mut gradients = model.reduced.write_all::<f32>();
