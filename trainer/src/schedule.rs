@@ -8,7 +8,7 @@
 //! them stands here. A rank trains on its own share of the samples. Frequent rows are replicated: each rank has them all,
 //! and their gradients travel with the dense ones, in one all-reduce. An infrequent row lies with its owner: ranks ask for it,
 //! get its vector, and bring its gradient back. One rank owns every row and has nobody to exchange with: of the stages between
-//! ranks ([`Runs::AmongRanks`]) it runs none.
+//! ranks ([`crate::lanes::Runs::AmongRanks`]) it runs none.
 //!
 //! ```text
 //! copy                                          copy_batch*                                  (* of the next batch)
