@@ -18,7 +18,7 @@ use headlong_embedding::hybrid::Partition;
 use headlong_embedding::{Grain, Registry};
 use headlong_reader::{Batch, Position};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,6 @@ pub struct CrewOptions<'a> {
     pub threads: usize,
     /// Where every row lies. None: every row has one owner, by a formula.
     pub partition: Option<Arc<Partition>>,
-    /// How owners learn which rows are wanted, where the configuration leaves it open.
-    pub ids: IdsChoice,
     /// The ranks of this process, as they reach each other. None: `run.ranks` threads.
     pub communicators: Option<Vec<Communicator>>,
     /// The kinds of tables that the configuration may name.
@@ -68,7 +66,6 @@ impl<'a> CrewOptions<'a> {
         Self {
             threads,
             partition: None,
-            ids: IdsChoice::Exchange,
             communicators: None,
             registry,
             ablation: Ablation::default(),
@@ -128,7 +125,11 @@ impl Crew {
             Some(partition) => partition,
             None => Arc::new(Partition::row_wise(&table_specs(config, table_rows), num_ranks)),
         };
-        let ids = if config.comm.ids == IdsChoice::Auto { options.ids } else { config.comm.ids };
+        let ids = match config.comm.ids {
+            IdsChoice::Known => IdsChoice::Known,
+            // Where no split has decided, as it does with statistics.
+            IdsChoice::Exchange | IdsChoice::Auto => IdsChoice::Exchange,
+        };
         let blueprint = Blueprint {
             table_rows: table_rows.to_vec(),
             registry: options.registry.clone(),
@@ -308,14 +309,21 @@ impl Crew {
         self.first().position_after_now()
     }
 
-    /// Writes what the ranks of this process recorded, as [`write_trace`] does.
+    /// Writes what the ranks of this process recorded, as [`write_trace`] does, and gives the file: `path`, behind which a process that does
+    /// not lead puts its rank, so that none writes over another's.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn write_trace(&self, path: &Path) -> Result<()> {
+    pub fn write_trace(&self, path: &Path) -> Result<PathBuf> {
+        let mut file = path.as_os_str().to_owned();
+        if !self.leads() {
+            file.push(format!(".rank{}", self.first().model().communicator.rank().0));
+        }
+        let file = PathBuf::from(file);
         let engines: Vec<_> = (0..self.len()).map(|index| self.engine(index)).collect();
         let ranks = engines.iter().map(|engine| (engine.model().communicator.rank().0, engine.recorder()));
-        write_trace(path, ranks)
+        write_trace(&file, ranks)?;
+        Ok(file)
     }
 
     /// What all ranks have sent in a training step, on average; none where there is one rank. Ranks of other processes are asked.
@@ -341,6 +349,11 @@ impl Crew {
         let per_step = |bytes: u64| bytes as f64 / steps.max(1) as f64;
         let is_shared = self.has_remote_ranks() || self.len() > 1;
         Ok(is_shared.then(|| ExchangeBytes { intra_node: per_step(intra), inter_node: per_step(inter) }))
+    }
+
+    /// Tells the ranks of other processes that this one cannot go on, and why.
+    pub fn abort(&self, error: &Error) {
+        self.first().model().abort(error);
     }
 
     /// Says goodbye to the ranks of other processes: this one may end now.

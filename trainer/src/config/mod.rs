@@ -525,7 +525,7 @@ impl From<Hybrid> for String {
 pub enum ScheduleChoice {
     /// All stages on one lane, in program order.
     Serial,
-    /// Each lane has its own stream.
+    /// Lanes run beside each other: on a CPU, exchanges under all that computes.
     Overlapped,
     /// The overlapped iteration, captured once and replayed.
     Captured,

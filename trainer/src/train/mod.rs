@@ -9,7 +9,7 @@ pub use prepare::Prepared;
 use crate::build::Ablation;
 use crate::checkpoint::{self, Checkpoint};
 use crate::cli::TrainOptions;
-use crate::config::{Config, EvalEvery, IdsChoice};
+use crate::config::{Config, EvalEvery};
 use crate::crew::{Crew, CrewOptions};
 use crate::data::{count_samples, failed};
 use crate::error::{Error, Result};
@@ -72,7 +72,7 @@ fn run_with(
     }
     let session = open_session(job, options, &prepared, placement, resumed)?;
     announce(config, options, &prepared, &plan, &session, reporter)?;
-    let run = Run {
+    let mut run = Run {
         ends_at_step: ends_at_step(config, &prepared, threads, reporter)?,
         eval_every: eval_every(config, &prepared, threads, reporter)?,
         meter: Meter::new(&session),
@@ -85,7 +85,13 @@ fn run_with(
         options,
         reporter,
     };
-    run.until_the_end()
+    let outcome = run.until_the_end();
+    match &outcome {
+        // Ranks of other processes hear why this one ends; after a signal all have agreed and said goodbye.
+        Err(error) if !matches!(error, Error::Interrupted { .. }) => run.session.crew().abort(error),
+        _ => {}
+    }
+    outcome
 }
 
 /// The checkpoint that `--resume` goes on from.
@@ -144,7 +150,6 @@ fn open_session(
     let crew = CrewOptions {
         threads,
         partition: Some(Arc::clone(&placement.partition)),
-        ids: IdsChoice::Exchange,
         communicators: job.take_communicator().map(|rank| vec![rank]),
         registry: &Registry::default(),
         ablation: Ablation::default(),
@@ -253,7 +258,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn until_the_end(mut self) -> Result<()> {
+    fn until_the_end(&mut self) -> Result<()> {
         loop {
             if let Some(signal) = self.agreed_stop() {
                 return self.interrupted(signal);
@@ -357,7 +362,7 @@ impl Run<'_> {
     }
 
     /// Saves, says the last words and ends with the signal's exit code.
-    fn interrupted(mut self, signal: i32) -> Result<()> {
+    fn interrupted(&mut self, signal: i32) -> Result<()> {
         if self.saved_at_step != Some(self.session.steps()) {
             self.save(None)?;
         }
@@ -369,7 +374,7 @@ impl Run<'_> {
         Err(Error::Interrupted { signal })
     }
 
-    fn finish(mut self, reason: &str) -> Result<()> {
+    fn finish(&mut self, reason: &str) -> Result<()> {
         let done = self.done(reason)?;
         let memory = self.session.memory_mut();
         memory.asked_for = Some(asked_for(self.config));
@@ -379,7 +384,7 @@ impl Run<'_> {
             self.reporter.result(&self.session.crew().first().recorder().table());
         }
         if let Some(file) = &self.options.trace {
-            self.session.crew().write_trace(file)?;
+            let file = self.session.crew().write_trace(file)?;
             self.reporter.note(&format!("trace {}: open it with https://ui.perfetto.dev", file.display()));
         }
         self.say_what_was_skipped()?;
