@@ -34,7 +34,8 @@ pub const ROOMS: &[Room] = &[
     Room { package: "headlong-reader", may_use: &["headlong-device"] },
     Room { package: "headlong-embedding", may_use: &["headlong-device"] },
     Room { package: "headlong-mlp", may_use: &["headlong-device"] },
-    Room { package: "headlong-comm", may_use: &["headlong-device"] },
+    Room { package: "headlong-comm", may_use: &["headlong-device", "nccl-rs"] },
+    Room { package: "nccl-rs", may_use: &[] },
     Room {
         package: "headlong",
         may_use: &[
@@ -108,6 +109,7 @@ pub const UNSAFE_FILES: &[Exception] = &[
         "vector kernel of the parser: 64 bytes at a time, by intrinsics",
     ),
     always("comm/src/transport/**", "foreign transports"),
+    always("comm/nccl-rs/**", "a foreign library's functions"),
     only("trainer/src/bench/vector.rs", "the loops that measure the machine's peak, by intrinsics"),
 ];
 

@@ -1,0 +1,70 @@
+//! What goes wrong, as values.
+
+use crate::library::Version;
+use std::path::PathBuf;
+
+/// An error of NCCL, or of finding it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The library is nowhere.
+    #[error("libnccl.so.2 was not found; looked at {}", looked.join("; "))]
+    NotFound {
+        /// Every place, with what the system said there.
+        looked: Vec<String>,
+    },
+    /// A file with the library's name is not the library.
+    #[error("{}: not a usable NCCL: {reason}", path.display())]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// Which symbol is missing, or what else is wrong.
+        reason: String,
+    },
+    /// The library is older than what this crate calls.
+    #[error("{}: NCCL {found} is too old, {needed} or newer is needed", path.display())]
+    TooOld {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: Version,
+        /// What it should be.
+        needed: Version,
+    },
+    /// NCCL has refused a call, or reports what went wrong since.
+    #[error("{function}: {text} (NCCL error {code}){}{detail}", if detail.is_empty() { "" } else { ": " })]
+    Call {
+        /// The function of NCCL's interface.
+        function: &'static str,
+        /// Its code: 1 CUDA, 2 system, 3 internal, 4 argument, 5 usage, 6 a remote rank.
+        code: i32,
+        /// NCCL's words for the code.
+        text: String,
+        /// NCCL's last message, where it has one.
+        detail: String,
+    },
+    /// A call was still in progress at the deadline.
+    #[error("{function} was not done within {waited_ms} ms")]
+    Timeout {
+        /// The function of NCCL's interface.
+        function: &'static str,
+        /// How long.
+        waited_ms: u64,
+    },
+    /// The communicator was aborted, by an earlier call of this process.
+    #[error("{function}: the communicator has been aborted")]
+    Aborted {
+        /// What was tried.
+        function: &'static str,
+    },
+}
+
+impl Error {
+    /// Whether a remote rank is the cause, as far as NCCL knows.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Error::Call { code: 6, .. })
+    }
+}
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

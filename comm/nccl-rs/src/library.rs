@@ -1,0 +1,164 @@
+//! The opened library.
+
+use crate::error::{Error, Result};
+use crate::search::Search;
+use crate::sys::{self, Code, Functions};
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A version of NCCL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// 2.
+    pub major: u32,
+    /// 28 of 2.28.9.
+    pub minor: u32,
+    /// 9 of 2.28.9.
+    pub patch: u32,
+}
+
+/// The oldest version that is taken: 2.19 brought registered memory (`ncclMemAlloc`, `ncclCommRegister`).
+pub const OLDEST: Version = Version { major: 2, minor: 19, patch: 0 };
+
+impl Version {
+    /// From NCCL's number: 22809 is 2.28.9. Before 2.9 it counted otherwise; such numbers come out as very old versions.
+    pub(crate) fn from_number(number: c_int) -> Self {
+        let number = u32::try_from(number).unwrap_or(0);
+        Self { major: number / 10_000, minor: number / 100 % 100, patch: number % 100 }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// NCCL, opened. It stays open until the process ends, because it has threads of its own.
+#[derive(Debug)]
+pub struct Library {
+    path: PathBuf,
+    version: Version,
+    pub(crate) functions: Functions,
+}
+
+impl Library {
+    /// Opens the first `libnccl.so.2` of `search` that can be opened.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] with every place and what was wrong there; [`Error::Broken`] and [`Error::TooOld`] for a
+    /// library that could be opened but not used: nothing is looked for behind it, so that a wrong installation is noticed.
+    pub fn open(search: &Search) -> Result<Arc<Self>> {
+        let mut looked = Vec::new();
+        let opened = search.first(|path| match open_shared(path) {
+            Ok(handle) => Some((path.to_path_buf(), handle)),
+            Err(reason) => {
+                looked.push(match path.is_absolute() && !path.exists() {
+                    true => format!("{} (no such file)", path.display()),
+                    false => format!("{} ({reason})", path.display()),
+                });
+                None
+            }
+        });
+        let Some((path, handle)) = opened else { return Err(Error::NotFound { looked }) };
+        Self::from_handle(path, handle).map(Arc::new)
+    }
+
+    fn from_handle(path: PathBuf, handle: *mut c_void) -> Result<Self> {
+        // SAFETY: the handle is open and the name ends in a zero.
+        let symbol = |name: &CStr| unsafe { libc::dlsym(handle, name.as_ptr()) };
+        // The version first: an old library lacks functions, and its age is the better message.
+        let version = symbol(c"ncclGetVersion");
+        if !version.is_null() {
+            let mut number = 0;
+            // SAFETY: the function of this name takes a pointer to an int, in every version.
+            let code = unsafe {
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> Code>(version)(
+                    &mut number,
+                )
+            };
+            let found = Version::from_number(number);
+            if code == Code::SUCCESS && found < OLDEST {
+                return Err(Error::TooOld { path, found, needed: OLDEST });
+            }
+        }
+        // SAFETY: dlsym gives null or the library's function of that name.
+        let functions = match unsafe { Functions::load(symbol) } {
+            Ok(functions) => functions,
+            Err(missing) => return Err(Error::Broken { path, reason: format!("it has no {missing}") }),
+        };
+        let mut library = Self { path, version: OLDEST, functions };
+        let mut number = 0;
+        // SAFETY: the pointer is to an int that lives.
+        let code = unsafe { (library.functions.get_version)(&mut number) };
+        library.result("ncclGetVersion", code, std::ptr::null_mut())?;
+        library.version = Version::from_number(number);
+        Ok(library)
+    }
+
+    /// The file, or the bare name where the system's loader has found it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// NCCL's answer as a result; "in progress" is none of a blocking call and counts as an error here.
+    pub(crate) fn result(&self, function: &'static str, code: Code, comm: sys::Comm) -> Result<()> {
+        if code == Code::SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: takes any code; the text is the library's own.
+        let text = unsafe { text_of((self.functions.get_error_string)(code)) };
+        // SAFETY: the communicator is null, which NCCL allows, or alive; the text is the library's own.
+        let detail = unsafe { text_of((self.functions.get_last_error)(comm)) };
+        let detail = detail.trim().to_owned();
+        Err(Error::Call { function, code: code.0, text, detail })
+    }
+}
+
+/// A text of the library's, or nothing.
+///
+/// # Safety
+/// `text` is null or a text that ends in a zero and lives during the call.
+unsafe fn text_of(text: *const std::ffi::c_char) -> String {
+    match text.is_null() {
+        true => String::new(),
+        // SAFETY: not null; the rest is the caller's word.
+        false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+    }
+}
+
+/// Opens a shared library; the loader's words where it does not.
+fn open_shared(path: &Path) -> Result<*mut c_void, String> {
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero in the path".to_owned())?;
+    // SAFETY: the name ends in a zero; the library's own initialisation is trusted as the library is.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if !handle.is_null() {
+        return Ok(handle);
+    }
+    // SAFETY: the loader's text of this thread's last failure.
+    let text = unsafe { text_of(libc::dlerror()) };
+    // The loader repeats the path, which stands before it already.
+    let path = OsStr::new(path).to_string_lossy();
+    Err(text.trim_start_matches(&*path).trim_start_matches(": ").to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_and_ordered() {
+        assert_eq!(Version::from_number(22809), Version { major: 2, minor: 28, patch: 9 });
+        assert_eq!(Version::from_number(21903).to_string(), "2.19.3");
+        assert!(Version::from_number(2708) < OLDEST && Version::from_number(-1) < OLDEST);
+        assert!(Version::from_number(21900) >= OLDEST);
+    }
+}
