@@ -4,14 +4,21 @@
 //! handle to a slot: cheap to clone, free of borrows, so that stages of the schedule can hold it. The schedule owns the
 //! order of readers and writers; every access checks it: a slot has either one writer or any number of readers, and
 //! breaking that is a panic that names the slot, in release builds too (one atomic operation per op, not per element).
+//!
+//! An arena frozen on a CUDA stream lies in the device's memory: its handles have a [`Mat::device_ptr`] for kernels, cannot be
+//! opened on the host, and are read and written as a whole by [`Mat::to_vec`] and [`Mat::copy_from`] outside of steps.
 
 use crate::dtype::{DType, Element};
 use crate::error::Result;
-use crate::memory::HostMemory;
+use crate::memory::{HostMemory, Memory};
+use crate::stream::Stream;
 use crate::view::{MatMut, MatRef};
 use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+
+mod transfer;
 
 /// Every slot starts at a multiple of this many bytes: one cache line, one 512-bit vector.
 pub const SLOT_ALIGN_BYTES: usize = 64;
@@ -56,18 +63,39 @@ impl ArenaPlan {
         self.bytes.next_multiple_of(SLOT_ALIGN_BYTES)
     }
 
-    /// Takes one zeroed allocation for all slots.
+    /// Takes one zeroed allocation of host memory for all slots.
     pub fn freeze(self) -> Result<Arena> {
         let (whole, _) = Self::freeze_together([self])?;
         Ok(whole)
     }
 
-    /// Takes one zeroed allocation for several plans, one behind the other: the whole as one arena, and each as its own. They
-    /// share their slots, so that a user of a part is seen by users of the whole.
+    /// Takes one zeroed allocation for all slots, in the memory of the stream's device.
+    pub fn freeze_on(self, stream: &Stream) -> Result<Arena> {
+        let (whole, _) = Self::freeze_together_on([self], stream)?;
+        Ok(whole)
+    }
+
+    /// Takes one zeroed allocation of host memory for several plans, one behind the other: the whole as one arena, and each
+    /// as its own. They share their slots, so that a user of a part is seen by users of the whole.
     pub fn freeze_together<const N: usize>(plans: [Self; N]) -> Result<(Arena, [Arena; N])> {
+        Self::freeze_in(plans, |name, bytes| HostMemory::zeroed(name, bytes).map(Memory::Host))
+    }
+
+    /// The same in the memory of the stream's device.
+    pub fn freeze_together_on<const N: usize>(
+        plans: [Self; N],
+        stream: &Stream,
+    ) -> Result<(Arena, [Arena; N])> {
+        Self::freeze_in(plans, |name, bytes| Memory::zeroed_on(stream, name, bytes))
+    }
+
+    fn freeze_in<const N: usize>(
+        plans: [Self; N],
+        allocate: impl FnOnce(&str, usize) -> Result<Memory>,
+    ) -> Result<(Arena, [Arena; N])> {
         let name = plans.iter().map(|plan| plan.name.as_str()).next().unwrap_or_default();
         let bytes = plans.iter().map(Self::bytes).sum();
-        let memory = Arc::new(HostMemory::zeroed(name, bytes)?);
+        let memory = Arc::new(allocate(name, bytes)?);
         let mut start = 0;
         let parts = plans.map(|plan| {
             let range = start..start + plan.bytes();
@@ -87,7 +115,7 @@ impl ArenaPlan {
 #[derive(Debug, Clone)]
 pub struct Arena {
     slots: Vec<Arc<Slot>>,
-    memory: Arc<HostMemory>,
+    memory: Arc<Memory>,
     /// Its bytes of the memory.
     range: Range<usize>,
 }
@@ -115,8 +143,9 @@ impl Arena {
     /// This is how an optimiser passes over all dense parameters at once, and how one all-reduce takes all gradients.
     ///
     /// # Panics
-    /// When a slot is in use, or holds another element type.
+    /// When a slot is in use, or holds another element type, or the arena lies on a device.
     pub fn write_all<T: Element>(&self) -> WriteAll<'_, T> {
+        self.host_start();
         for slot in &self.slots {
             slot.check_dtype::<T>();
             slot.begin_write();
@@ -127,8 +156,9 @@ impl Arena {
     /// All slots as one read-only list of `T`, gaps of alignment included.
     ///
     /// # Panics
-    /// When a slot is being written, or holds another element type.
+    /// When a slot is being written, or holds another element type, or the arena lies on a device.
     pub fn read_all<T: Element>(&self) -> ReadAll<'_, T> {
+        self.host_start();
         for slot in &self.slots {
             slot.check_dtype::<T>();
             slot.begin_read();
@@ -141,13 +171,18 @@ impl Arena {
 #[derive(Debug)]
 struct Slot {
     plan: SlotPlan,
-    memory: Arc<HostMemory>,
+    memory: Arc<Memory>,
     users: AtomicI32,
 }
 
 impl Slot {
     fn check_dtype<T: Element>(&self) {
         assert_eq!(self.plan.dtype, T::DTYPE, "slot `{}` holds another element type", self.plan.name);
+    }
+
+    /// First byte of host memory.
+    fn host_start(&self) -> NonNull<u8> {
+        self.memory.host_start(&self.plan.name)
     }
 
     fn begin_read(&self) {
@@ -241,9 +276,10 @@ impl Mat {
     /// Opens the matrix for reading.
     ///
     /// # Panics
-    /// When the slot is being written, or holds another element type.
+    /// When the slot is being written, or holds another element type, or lies on a device.
     pub fn read<T: Element>(&self) -> Read<'_, T> {
         self.slot.check_dtype::<T>();
+        self.slot.host_start();
         self.slot.begin_read();
         let (start, len) = self.extent::<T>();
         // SAFETY: `extent` lies inside the slot's memory, which the `Arc` in `self` keeps alive; `begin_read` made sure
@@ -255,9 +291,10 @@ impl Mat {
     /// Opens the matrix for writing.
     ///
     /// # Panics
-    /// When the slot is in use, or holds another element type.
+    /// When the slot is in use, or holds another element type, or lies on a device.
     pub fn write<T: Element>(&self) -> Write<'_, T> {
         self.slot.check_dtype::<T>();
+        self.slot.host_start();
         self.slot.begin_write();
         let (start, len) = self.extent::<T>();
         // SAFETY: as in `read`; `begin_write` made sure that this is the only user until `Write` is dropped.
@@ -271,7 +308,7 @@ impl Mat {
         let byte = self.slot.plan.offset_bytes + self.offset * size_of::<T>();
         assert!(byte + len * size_of::<T>() <= self.slot.memory.bytes(), "slot `{}` ends early", self.name());
         // SAFETY: `byte` is at most the length of the mapping, by the line above.
-        let start = unsafe { self.slot.memory.start().add(byte) };
+        let start = unsafe { self.slot.host_start().add(byte) };
         (start.as_ptr().cast(), len)
     }
 }
@@ -353,8 +390,9 @@ pub struct WriteAll<'a, T: Element> {
 
 fn whole<T: Element>(arena: &Arena) -> (*mut T, usize) {
     assert!(arena.range.end <= arena.memory.bytes(), "an arena lies in its memory");
-    // SAFETY: the start of the range lies inside the mapping, by the line above.
-    let start = unsafe { arena.memory.start().add(arena.range.start) };
+    let host = arena.host_start();
+    // SAFETY: the start of the range lies inside the mapping, by the assertion.
+    let start = unsafe { host.add(arena.range.start) };
     (start.as_ptr().cast(), arena.range.len() / size_of::<T>())
 }
 

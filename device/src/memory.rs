@@ -1,7 +1,48 @@
 //! Host memory: anonymous mappings, zeroed, on huge pages where the system has them.
 
+use crate::cuda::DeviceMemory;
 use crate::error::{DeviceError, Result};
+use crate::stream::Stream;
 use std::ptr::NonNull;
+
+/// What an arena lies in.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    Host(HostMemory),
+    Device(DeviceMemory),
+}
+
+impl Memory {
+    /// Zeroed memory of the stream's device.
+    pub(crate) fn zeroed_on(stream: &Stream, owner: &str, bytes: usize) -> Result<Self> {
+        match stream.as_cuda() {
+            None => HostMemory::zeroed(owner, bytes).map(Memory::Host),
+            Some(stream) => DeviceMemory::new(stream.device(), owner, bytes).map(Memory::Device),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Memory::Host(memory) => memory.bytes(),
+            Memory::Device(memory) => memory.bytes(),
+        }
+    }
+
+    /// First byte, for the host; `what` names who asks.
+    ///
+    /// # Panics
+    /// When the memory is a device's.
+    pub(crate) fn host_start(&self, what: &str) -> NonNull<u8> {
+        match self {
+            Memory::Host(memory) => memory.start(),
+            Memory::Device(memory) => panic!(
+                "slot `{what}` lies on {}, the host cannot open it: give its device_ptr() to a kernel, or copy it as a \
+                 whole by to_vec() and copy_from()",
+                memory.device()
+            ),
+        }
+    }
+}
 
 /// Above this size a mapping asks for transparent huge pages (2 MiB each).
 const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -158,6 +158,14 @@ pub struct Step {
 }
 
 impl Step {
+    /// Adam's factors for an optimiser: `(√(1-β₂ᵗ), lr/(1-β₁ᵗ))`; `(1, lr)` for every other.
+    pub(crate) fn corrections(&self, optimizer: &Optimizer) -> (f32, f32) {
+        match *optimizer {
+            Optimizer::Adam { beta1, beta2, .. } => self.adam_corrections(beta1, beta2),
+            _ => (1.0, self.learning_rate),
+        }
+    }
+
     /// `(√(1-β₂ᵗ), lr/(1-β₁ᵗ))`, in f64 as PyTorch computes them.
     fn adam_corrections(&self, beta1: f32, beta2: f32) -> (f32, f32) {
         let t = self.number.min(i32::MAX as u64) as i32;

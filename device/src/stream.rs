@@ -1,5 +1,6 @@
 //! Devices and streams: where work runs and in which order.
 
+use crate::cuda::{CudaDevice, CudaStream};
 use crate::error::{DeviceError, Result};
 use crate::pool::Pool;
 use std::sync::Arc;
@@ -15,15 +16,25 @@ pub enum Device {
 }
 
 impl Device {
-    /// Parses `auto`, `cpu` or `cuda`, and says plainly when the device is not there.
+    /// Parses `auto`, `cpu`, `cuda` or `cuda:1`, and says plainly when the device is not there. `auto` is the CPU.
     pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "auto" | "cpu" => Ok(Device::Cpu),
-            other => Err(DeviceError::Unavailable {
-                device: other.to_owned(),
-                reason: "this build trains on the CPU only; use --device cpu or auto".to_owned(),
-            }),
+        let unavailable = |reason: String| DeviceError::Unavailable { device: name.to_owned(), reason };
+        let ordinal = match name {
+            "auto" | "cpu" => return Ok(Device::Cpu),
+            "cuda" => "0",
+            other => other.strip_prefix("cuda:").ok_or_else(|| {
+                unavailable("no such device; use --device cpu, auto, cuda or cuda:1".to_owned())
+            })?,
+        };
+        let ordinal = ordinal.parse().map_err(|_| unavailable("cuda: wants a number".to_owned()))?;
+        let count = CudaDevice::count().map_err(|error| match error {
+            DeviceError::Unavailable { reason, .. } => unavailable(reason),
+            error => unavailable(error.to_string()),
+        })?;
+        if ordinal >= count {
+            return Err(unavailable(format!("this machine has {count} CUDA devices")));
         }
+        Ok(Device::Cuda(ordinal))
     }
 }
 
@@ -39,11 +50,13 @@ impl std::fmt::Display for Device {
 /// An ordered queue of work on one device: one lane of the schedule.
 ///
 /// On the CPU the queue is run by the thread that walks the lane: an op given to the stream runs at once, its tiles
-/// handed out to the stream's pool. Ops take `&Stream` first, as they do for devices that run later.
+/// handed out to the stream's pool. On a CUDA device an op enqueues kernels and returns; its failures are kept and
+/// [`Stream::check`] returns the first of them.
 #[derive(Debug, Clone)]
 pub struct Stream {
-    device: Device,
     pool: Arc<Pool>,
+    cuda: Option<CudaStream>,
+    companion: Option<Arc<Stream>>,
 }
 
 impl Stream {
@@ -54,16 +67,60 @@ impl Stream {
 
     /// A CPU stream that shares a pool with others.
     pub fn on_pool(pool: Arc<Pool>) -> Self {
-        Self { device: Device::Cpu, pool }
+        Self { pool, cuda: None, companion: None }
+    }
+
+    /// A new stream on a CUDA device; the pool serves host parts, such as initial values.
+    pub fn cuda(device: &CudaDevice, pool: Arc<Pool>) -> Result<Self> {
+        Ok(Self { pool, cuda: Some(CudaStream::new(device)?), companion: None })
+    }
+
+    /// The same, with kernels that start before (`high`) or after those of other streams.
+    pub fn cuda_with_priority(device: &CudaDevice, pool: Arc<Pool>, high: bool) -> Result<Self> {
+        Ok(Self { pool, cuda: Some(CudaStream::with_priority(device, high)?), companion: None })
+    }
+
+    /// This stream with a second one at its side, for work that may run beside its own: weight gradients.
+    #[must_use]
+    pub fn with_companion(self, companion: Stream) -> Self {
+        Self { companion: Some(Arc::new(companion)), ..self }
+    }
+
+    /// The stream at its side, if it has one. A CPU stream has none: there everything runs at once.
+    pub fn companion(&self) -> Option<Stream> {
+        self.companion.as_deref().cloned()
     }
 
     /// The device.
     pub fn device(&self) -> Device {
-        self.device
+        self.cuda.as_ref().map_or(Device::Cpu, |stream| Device::Cuda(stream.device().ordinal()))
     }
 
-    /// The pool that runs tiles of CPU ops.
+    /// The pool that runs tiles of CPU ops, and the host parts of others.
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// The CUDA stream, if it is one.
+    pub fn as_cuda(&self) -> Option<&CudaStream> {
+        self.cuda.as_ref()
+    }
+
+    /// The CUDA stream, for the CUDA body of an op.
+    ///
+    /// # Panics
+    /// On a CPU stream: ops choose their body by [`Stream::device`].
+    pub fn cuda_body(&self) -> &CudaStream {
+        self.cuda.as_ref().unwrap_or_else(|| panic!("a CUDA body was called on a CPU stream"))
+    }
+
+    /// The first failure of what was enqueued here, if any. Waits for nothing; a CPU stream has none.
+    pub fn check(&self) -> Result<()> {
+        self.cuda.as_ref().map_or(Ok(()), CudaStream::check)
+    }
+
+    /// Waits until everything enqueued is done. On a CPU stream it is.
+    pub fn synchronize(&self) -> Result<()> {
+        self.cuda.as_ref().map_or(Ok(()), CudaStream::synchronize)
     }
 }

@@ -115,6 +115,9 @@ pub const UNSAFE_FILES: &[Exception] = &[
 
 /// Files that may read the environment.
 pub const ENVIRONMENT_READERS: &[Exception] = &[
+    only("device/src/cuda/libraries.rs", "where CUDA's libraries are; no result depends on it"),
+    only("device/src/cuda/cache.rs", "where compiled kernels are kept; no result depends on it"),
+    only("device/src/cuda/testing.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
     only("xtask/src/require.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
     always("comm/src/launcher_env.rs", "torchrun, mpirun, srun and Kubernetes say rank and address there"),
 ];

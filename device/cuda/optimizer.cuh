@@ -1,0 +1,1 @@
+// Optimiser formulas: the same as device/src/optimizer.rs.

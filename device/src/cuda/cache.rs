@@ -1,0 +1,145 @@
+//! Compiled kernels on disk, so that a compiler runs once per machine, or never.
+//!
+//! Looked for in this order: the folder given by `--kernels`, as `headlong kernels build` made it; the user's cache
+//! folder; then NVRTC compiles, and the result goes to the user's cache. A file holds the code, the compiler's log and
+//! a checksum; it is written aside and renamed, so that several processes may fill one folder at once.
+
+use super::compile::{self, Compiled, compile, full_text, options};
+use super::kernel::{Define, Source};
+use super::libraries::Library;
+use crate::error::{DeviceError, Result};
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+/// First bytes of a file, its format's number among them.
+const MAGIC: &[u8; 8] = b"HLKERN01";
+
+static KERNEL_DIR: RwLock<Option<PathBuf>> = RwLock::new(None);
+
+/// Sets the folder that is looked in first: what `headlong kernels build` made.
+pub fn set_kernel_dir(folder: Option<PathBuf>) {
+    *KERNEL_DIR.write().unwrap_or_else(PoisonError::into_inner) = folder;
+}
+
+/// The folders of compiled kernels.
+#[derive(Debug, Clone)]
+pub struct KernelCache {
+    /// Made beforehand, only read.
+    pub bundle: Option<PathBuf>,
+    /// Filled as needed; `None` where no folder can be had.
+    pub cache: Option<PathBuf>,
+}
+
+impl KernelCache {
+    /// The process's: `--kernels`, and the user's cache folder.
+    pub fn current() -> Self {
+        let bundle = KERNEL_DIR.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Self { bundle, cache: user_cache() }
+    }
+
+    /// A source compiled for an architecture, from a folder or by the compiler.
+    pub fn get(&self, source: &Source, defines: &[Define], arch: &str, is_software: bool) -> Result<Compiled> {
+        let name = file_name(source, defines, arch);
+        let bundled = self.bundle.as_ref().and_then(|folder| read(&folder.join(arch).join(&name)));
+        if let Some(found) = bundled {
+            return Ok(found);
+        }
+        let compiler = compiler_folder(is_software).map_err(|error| self.no_compiler(source, arch, error))?;
+        let file = self.cache.as_ref().map(|folder| folder.join(arch).join(compiler).join(&name));
+        if let Some(found) = file.as_deref().and_then(read) {
+            return Ok(found);
+        }
+        let compiled = compile(source, defines, arch)?;
+        if let Some(file) = file {
+            // A full or read-only disk costs the next start a compilation, not this run.
+            write(&file, &compiled).ok();
+        }
+        Ok(compiled)
+    }
+
+    fn no_compiler(&self, source: &Source, arch: &str, error: DeviceError) -> DeviceError {
+        let looked = self.bundle.as_ref().map_or_else(
+            || "no folder of compiled kernels was given (`--kernels`)".to_owned(),
+            |folder| format!("{} has none", folder.display()),
+        );
+        DeviceError::Unavailable {
+            device: "cuda".to_owned(),
+            reason: format!("kernel source {} for {arch}: {looked}, and to compile it: {error}", source.name),
+        }
+    }
+}
+
+/// Where in a bundle an instance lies: `arch/room-op-key.cubin`.
+pub fn bundle_path(source: &Source, defines: &[Define], arch: &str) -> PathBuf {
+    Path::new(arch).join(file_name(source, defines, arch))
+}
+
+/// Compiles an instance and writes it into a bundle; returns what was compiled.
+pub fn build_into(folder: &Path, source: &Source, defines: &[Define], arch: &str) -> Result<Compiled> {
+    let compiled = compile(source, defines, arch)?;
+    write(&folder.join(bundle_path(source, defines, arch)), &compiled)?;
+    Ok(compiled)
+}
+
+/// The file of an instance: everything that changes the code is in the key, the compiler's version apart.
+fn file_name(source: &Source, defines: &[Define], arch: &str) -> String {
+    let key = format!("{}\0{}", full_text(source), options(defines, arch).join("\0"));
+    format!("{}-{:032x}.cubin", source.name.replace('/', "-"), xxh3_128(key.as_bytes()))
+}
+
+/// The compiler's version; for the software compiler, which has none of its own, the very file.
+fn compiler_folder(is_software: bool) -> Result<String> {
+    let (major, minor) = compile::compiler_version()?;
+    let version = format!("nvrtc-{major}.{minor}");
+    if !is_software {
+        return Ok(version);
+    }
+    let path = Library::Nvrtc.find().path.unwrap_or_default();
+    let written = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
+    let age = written.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    let identity = format!("{}\0{age:?}", path.display());
+    Ok(format!("{version}-software-{:016x}", xxh3_64(identity.as_bytes())))
+}
+
+fn user_cache() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")))?;
+    Some(base.join("headlong").join("kernels"))
+}
+
+/// A whole file whose sum is right, or nothing.
+fn read(file: &Path) -> Option<Compiled> {
+    let bytes = std::fs::read(file).ok()?;
+    let (head, payload) = bytes.split_at_checked(32)?;
+    let number = |at: usize| head[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+    let (sum, cubin_len, log_len) = (number(8)?, number(16)? as usize, number(24)? as usize);
+    if head[..8] != *MAGIC || payload.len() != cubin_len.checked_add(log_len)? || xxh3_64(payload) != sum {
+        return None;
+    }
+    let (cubin, log) = payload.split_at(cubin_len);
+    Some(Compiled::new(cubin.to_vec(), String::from_utf8_lossy(log).into_owned()))
+}
+
+/// Writes aside and renames.
+fn write(file: &Path, compiled: &Compiled) -> Result<()> {
+    let failed = |source| DeviceError::KernelCache { path: file.display().to_string(), source };
+    let payload = [compiled.cubin.as_slice(), compiled.log.as_bytes()].concat();
+    let mut bytes = MAGIC.to_vec();
+    for number in [xxh3_64(&payload), compiled.cubin.len() as u64, compiled.log.len() as u64] {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.extend(payload);
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    // Process and thread in the name: writers of the same file never share the file aside.
+    let thread = format!("{:?}", std::thread::current().id());
+    let thread: String = thread.chars().filter(char::is_ascii_digit).collect();
+    let aside = file.with_extension(format!("{}-{thread}.part", std::process::id()));
+    let written = std::fs::write(&aside, &bytes).and_then(|()| std::fs::rename(&aside, file));
+    if written.is_err() {
+        std::fs::remove_file(&aside).ok();
+    }
+    written.map_err(failed)
+}

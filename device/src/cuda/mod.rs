@@ -1,0 +1,40 @@
+//! CUDA: devices, streams, memory and kernels, with nothing of CUDA needed to build or to start.
+//!
+//! ```text
+//! libraries  finds and opens libcuda, libnvrtc, libcublasLt      probe   what this machine has
+//! device     context, architecture, loaded kernels               memory  device memory, pinned host memory
+//! stream     work in order; errors are kept until asked for      event   order between streams, and time
+//! graph      a captured step, replayed by one call               kernel  sources, defines, launches
+//! compile    text to cubin by NVRTC                              cache   compiled kernels on disk
+//! blas       matrix products of cuBLASLt, planned once           step    learning rate and step number on the device
+//! ```
+//!
+//! Every `.cu` file is compiled behind `device/cuda/prelude.cuh`; its kernels are `extern "C"` and take one struct by value.
+//! Only this module calls the driver (through cudarc's declarations); the rooms launch kernels on a [`CudaStream`].
+
+pub mod blas;
+mod cache;
+mod compile;
+mod device;
+pub(crate) mod driver;
+mod event;
+mod graph;
+mod kernel;
+mod libraries;
+mod memory;
+mod probe;
+mod step;
+mod stream;
+pub mod testing;
+
+pub use cache::{KernelCache, build_into, bundle_path, set_kernel_dir};
+pub use compile::{Compiled, KernelReport, PRELUDE, compile, compiler_version};
+pub use device::CudaDevice;
+pub use event::Event;
+pub use graph::Graph;
+pub use kernel::{Build, Define, Dim, Kernel, Launch, Source};
+pub use libraries::{Found, Library, SEARCH_VARIABLE};
+pub use memory::{DeviceMemory, DevicePtr, Pinned};
+pub use probe::{Probe, ProbedDevice, probe};
+pub use step::DeviceStep;
+pub use stream::CudaStream;

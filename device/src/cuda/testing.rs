@@ -1,0 +1,122 @@
+//! Tools for tests of CUDA bodies: a device if there is one, data to and fro, struct layouts compared.
+
+use super::{CudaDevice, CudaStream, Define, DeviceMemory, DevicePtr, Launch, Source};
+use crate::dtype::Element;
+use crate::error::Result;
+use crate::pool::Pool;
+use crate::stream::Stream;
+use std::sync::Arc;
+
+/// The first device, a GPU or the software device. `None`, and one line that says why, where there is none.
+///
+/// # Panics
+/// Where there is none and the environment's `REQUIRE` holds `hostcuda` or `cuda`; the latter asks for a GPU.
+pub fn device() -> Option<CudaDevice> {
+    let required = std::env::var("REQUIRE").unwrap_or_default();
+    let requires = |what: &str| required.split(',').any(|word| word.trim() == what);
+    match CudaDevice::open(0) {
+        Ok(device) => {
+            let is_gpu = !device.is_software();
+            assert!(is_gpu || !requires("cuda"), "REQUIRE=cuda, but {device} is a software device, not a GPU");
+            Some(device)
+        }
+        Err(error) => {
+            assert!(!requires("cuda") && !requires("hostcuda"), "REQUIRE={required}, but {error}");
+            eprintln!("skipped, because {error}");
+            None
+        }
+    }
+}
+
+/// A CPU stream of two threads, and a stream of the first device where there is one: what `check` runs on.
+pub fn streams() -> Vec<Stream> {
+    let pool = Arc::new(Pool::new(2));
+    let mut streams = vec![Stream::on_pool(Arc::clone(&pool))];
+    if let Some(device) = device() {
+        streams.push(Stream::cuda(&device, pool).unwrap_or_else(|error| panic!("{error}")));
+    }
+    streams
+}
+
+/// A stream of the first device, for tests of what only a device does.
+pub fn stream() -> Option<Stream> {
+    streams().into_iter().nth(1)
+}
+
+/// The bytes of elements.
+pub fn bytes_of<T: Element>(values: &[T]) -> &[u8] {
+    // SAFETY: elements are plain numbers without padding.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// New device memory holding `values`.
+pub fn upload<T: Element>(device: &CudaDevice, values: &[T]) -> Result<DeviceMemory> {
+    let memory = DeviceMemory::new(device, "test", size_of_val(values))?;
+    memory.write(0, bytes_of(values))?;
+    Ok(memory)
+}
+
+/// What device memory holds, after all work of the device.
+pub fn download<T: Element>(memory: &DeviceMemory) -> Result<Vec<T>> {
+    let mut values = vec![T::default(); memory.bytes() / size_of::<T>()];
+    let bytes = size_of_val(values.as_slice());
+    // SAFETY: exclusively borrowed elements, for which every bit pattern is a value.
+    let target = unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast::<u8>(), bytes) };
+    memory.read(0, target)?;
+    Ok(values)
+}
+
+/// Size and offsets of a struct as the kernel's compiler sees it: for `layout_test!`.
+pub fn device_layout(
+    stream: &CudaStream,
+    source: &Source,
+    defines: &[Define],
+    name: &str,
+    fields: &[&str],
+) -> Result<Vec<usize>> {
+    let mut text = format!("{}\nstruct HlLayoutArgs {{ u64* out; }};\n", source.text);
+    text += "extern \"C\" __global__ void hl_layout(const HlLayoutArgs a) {\n";
+    text += &format!("  a.out[0] = sizeof({name});\n");
+    for (index, field) in fields.iter().enumerate() {
+        text += &format!("  a.out[{}] = __builtin_offsetof({name}, {field});\n", index + 1);
+    }
+    text += "}\n";
+    // Tests only: a source lives as long as the process.
+    let leaked: &'static str = Box::leak(text.into_boxed_str());
+    let probe_name: &'static str = Box::leak(format!("{}-layout-{name}", source.name).into_boxed_str());
+    let probe: &'static Source = Box::leak(Box::new(Source { name: probe_name, text: leaked }));
+    let out = DeviceMemory::new(stream.device(), "layout", 8 * (fields.len() + 1))?;
+    stream.run::<DevicePtr>(probe, defines, "hl_layout", Launch::new(1, 1), &out.ptr());
+    stream.synchronize()?;
+    Ok(download::<u64>(&out)?.into_iter().map(|value| value as usize).collect())
+}
+
+/// Inside a test: checks that a `#[repr(C)]` struct has the size and the field offsets that the kernel's compiler gives
+/// the struct of the same name in the source. Skipped where there is no device.
+///
+/// ```ignore
+/// layout_test!(LookupArgs, &LOOKUP, &[Define::new("DIM", 16)]; rows, values, num_rows);
+/// ```
+#[macro_export]
+macro_rules! layout_test {
+    ($struct:ident, $source:expr, $defines:expr; $($field:ident),+ $(,)?) => {
+        if let Some(stream) = $crate::cuda::testing::stream() {
+            let fields = [$(stringify!($field)),+];
+            let rust = [
+                ::std::mem::size_of::<$struct>(),
+                $(::std::mem::offset_of!($struct, $field)),+
+            ];
+            let cuda = $crate::cuda::testing::device_layout(
+                stream.cuda_body(), $source, $defines, stringify!($struct), &fields,
+            );
+            match cuda {
+                Ok(cuda) => assert_eq!(
+                    rust.as_slice(), cuda.as_slice(),
+                    "size and offsets of {} {:?}: Rust left, CUDA right", stringify!($struct), fields
+                ),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+}
+pub use crate::layout_test;
