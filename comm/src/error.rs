@@ -50,6 +50,16 @@ pub enum CommError {
         /// Why.
         reason: String,
     },
+    /// An exchange between devices has failed, or cannot begin.
+    #[error("rank {}: {operation}: {reason}", seen_by.0)]
+    Device {
+        /// Who noticed.
+        seen_by: Rank,
+        /// The operation.
+        operation: String,
+        /// What NCCL or the driver says.
+        reason: String,
+    },
     /// A rank was refused when the job came together.
     #[error("rank {rank} was refused: {reason}")]
     Refused {

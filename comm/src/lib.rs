@@ -32,6 +32,7 @@ pub mod codec;
 mod collectives;
 mod communicator;
 pub mod counters;
+pub mod device;
 pub mod element;
 pub mod error;
 pub mod launcher_env;
@@ -47,6 +48,7 @@ mod views;
 
 pub use communicator::Communicator;
 pub use counters::{Counters, Traffic};
+pub use device::DeviceCollectives;
 pub use element::Element;
 pub use error::{CommError, Result};
 pub use operation::Collective;

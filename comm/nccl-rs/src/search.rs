@@ -18,7 +18,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// These directories first.
+    /// These directories first; one that is a file is taken for the library itself.
     pub fn in_directories(directories: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         Self { directories: directories.into_iter().map(Into::into).collect(), only_directories: false }
     }
@@ -34,8 +34,8 @@ impl Search {
     /// the system's loader finds it. The wheels of `python3` are asked for only when all else has failed, because
     /// starting it takes longer than everything before.
     pub(crate) fn first<T>(&self, mut open: impl FnMut(&Path) -> Option<T>) -> Option<T> {
-        let given = self.directories.iter().map(|directory| directory.join(NAME));
-        let found = given.into_iter().find_map(|path| open(&path));
+        let file = |place: &PathBuf| if place.is_file() { place.clone() } else { place.join(NAME) };
+        let found = self.directories.iter().map(file).find_map(|path| open(&path));
         if found.is_some() || self.only_directories {
             return found;
         }

@@ -110,6 +110,7 @@ pub const UNSAFE_FILES: &[Exception] = &[
     ),
     always("comm/src/transport/**", "foreign transports"),
     always("comm/nccl-rs/**", "a foreign library's functions"),
+    always("comm/src/device/**", "foreign calls: collectives between devices"),
     only("trainer/src/bench/vector.rs", "the loops that measure the machine's peak, by intrinsics"),
 ];
 

@@ -1,0 +1,88 @@
+//! How ranks come to collectives between devices: all of them, or none, and for a reason that all of them know.
+
+use super::DeviceCollectives;
+use super::nccl::NcclCollectives;
+use super::single::SingleRank;
+use crate::communicator::Communicator;
+use crate::error::{CommError, Result};
+use headlong_device::Stream;
+
+/// Bytes in which a rank says what it lacks.
+const STATEMENT: usize = 1024;
+
+impl Communicator {
+    /// Collectives between the devices of all ranks. All ranks call this, each with a stream of its own device; they come
+    /// together over this communicator, and stay with it: its failures end both.
+    ///
+    /// One rank needs nothing. Several need NCCL on every rank, and each a device of its own.
+    ///
+    /// # Errors
+    /// [`CommError::Rendezvous`], the same on all ranks, names each rank that lacks something, what it is, and where it
+    /// was looked for. The job's first error.
+    pub fn attach_device(&self, stream: &Stream) -> Result<Box<dyn DeviceCollectives>> {
+        let cuda = stream.as_cuda().ok_or_else(|| "its stream is on the CPU".to_owned());
+        if self.num_ranks() == 1 {
+            self.agree("collectives between devices", &cuda)?;
+            return Ok(Box::new(SingleRank::new(self.transport().clone())));
+        }
+        Ok(Box::new(NcclCollectives::attach(self, cuda)?))
+    }
+
+    /// Every rank says whether it has what it needs for `what`; one that lacks something is everybody's error.
+    pub(super) fn agree<T>(&self, what: &str, own: &Result<T, String>) -> Result<()> {
+        let mut statement = [0_u8; STATEMENT];
+        if let Err(reason) = own {
+            let end = reason.len().min(STATEMENT - 1);
+            // The last byte says that there is something to read, also where the reason is empty.
+            statement[STATEMENT - 1] = 1;
+            statement[..end].copy_from_slice(&reason.as_bytes()[..end]);
+        }
+        let mut all = vec![0_u8; STATEMENT * self.num_ranks()];
+        self.all_gather(&statement, &mut all)?;
+        let statements = all.chunks_exact(STATEMENT).enumerate();
+        let lacking: Vec<String> = statements
+            .filter(|(_, statement)| statement[STATEMENT - 1] != 0)
+            .map(|(rank, statement)| {
+                let text = String::from_utf8_lossy(&statement[..STATEMENT - 1]);
+                format!("rank {rank}: {}", text.trim_end_matches('\0'))
+            })
+            .collect();
+        match lacking.is_empty() {
+            true => Ok(()),
+            false => Err(CommError::Rendezvous { reason: format!("{what}: {}", lacking.join("; ")) }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::run_ranks;
+    use crate::topology::{Rank, Topology};
+    use headlong_device::Stream;
+
+    #[test]
+    fn what_one_rank_lacks_all_ranks_hear() {
+        let answers = run_ranks(&Topology::one_node(3), |communicator| {
+            let own: Result<(), String> = match communicator.rank() {
+                Rank(1) => Err("libnccl.so.2 was not found".into()),
+                Rank(2) => Err("ä".repeat(2000)),
+                _ => Ok(()),
+            };
+            communicator.agree("NCCL", &own).unwrap_err().to_string()
+        });
+        assert!(answers.iter().all(|answer| answer == &answers[0]));
+        let start = "the job did not come together: NCCL: rank 1: libnccl.so.2 was not found; rank 2: ää";
+        assert!(answers[0].starts_with(start), "{}", answers[0]);
+    }
+
+    #[test]
+    fn a_cpu_stream_has_no_collectives_between_devices() {
+        for ranks in [1, 2] {
+            let answers = run_ranks(&Topology::one_node(ranks), |communicator| {
+                let attached = communicator.attach_device(&Stream::cpu(1));
+                attached.map(|_| ()).unwrap_err().to_string()
+            });
+            assert!(answers.iter().all(|answer| answer.contains("rank 0: its stream is on the CPU")));
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Collectives by NCCL, each rank with a device of its own.
+//!
+//! The order of sums is NCCL's: the same on all ranks, and the same again for the same ranks, sizes and version.
+
+use super::DeviceCollectives;
+use crate::communicator::Communicator;
+use crate::error::{CommError, Result};
+use crate::topology::Rank;
+use crate::transport::Transport;
+use headlong_device::Stream;
+use headlong_device::cuda::{self, CudaDevice, CudaStream, DevicePtr};
+use nccl_rs::{Comm, Config, DataType, Group, Library, ReduceOp, Search, UniqueId};
+use std::sync::Arc;
+
+/// One rank's end of NCCL's collectives.
+pub struct NcclCollectives {
+    comm: Comm,
+    transport: Arc<dyn Transport>,
+    device: CudaDevice,
+}
+
+impl NcclCollectives {
+    /// Comes together with all ranks: rank 0 makes NCCL's unique id and sends it to all.
+    pub(super) fn attach(communicator: &Communicator, cuda: Result<&CudaStream, String>) -> Result<Self> {
+        let opened = cuda.and_then(|cuda| Ok((cuda, open(cuda.device())?)));
+        communicator.agree("NCCL", &opened)?;
+        let (cuda, library) = opened.map_err(|reason| CommError::Rendezvous { reason })?;
+        let id = exchange_id(communicator, &library)?;
+        let (rank, num_ranks) = (communicator.rank().0, communicator.num_ranks());
+        let config = Config { blocking: false, deadline: communicator.options().deadline };
+        let comm = bind(cuda)
+            .and_then(|()| Comm::init(&library, &id, rank, num_ranks, config).map_err(|e| e.to_string()));
+        communicator.agree("NCCL", &comm)?;
+        let comm = comm.map_err(|reason| CommError::Rendezvous { reason })?;
+        Ok(Self { comm, transport: communicator.transport().clone(), device: cuda.device().clone() })
+    }
+
+    /// The version of the library, and its file.
+    pub fn library(&self) -> &Library {
+        self.comm.library()
+    }
+
+    /// Enqueues a group; where that fails, the job ends.
+    fn enqueue(
+        &self,
+        operation: &str,
+        stream: &Stream,
+        body: impl FnOnce(&Group<'_>, Place) -> nccl_rs::Result<()>,
+    ) -> Result<()> {
+        self.transport.check()?;
+        let cuda = stream.cuda_body();
+        let ours = cuda.device().ordinal() == self.device.ordinal();
+        assert!(
+            ours,
+            "{operation}: a stream of {}, but these collectives are of {}",
+            cuda.device(),
+            self.device
+        );
+        let place = Place { stream: cuda.raw(), rank: self.comm.rank(), num_ranks: self.comm.num_ranks() };
+        let enqueued = bind(cuda)
+            .and_then(|()| self.comm.group(|group| body(group, place)).map_err(|error| error.to_string()));
+        enqueued.or_else(|reason| self.end(operation, reason))
+    }
+
+    /// Ends the job with this rank's reason, unless another was first; the job's first error.
+    fn end(&self, operation: &str, reason: String) -> Result<()> {
+        let seen_by = self.rank();
+        self.abort(CommError::Device { seen_by, operation: operation.to_owned(), reason });
+        self.transport.check()
+    }
+}
+
+/// Where and as whom a group is enqueued.
+#[derive(Clone, Copy)]
+struct Place {
+    stream: *mut std::ffi::c_void,
+    rank: usize,
+    num_ranks: usize,
+}
+
+// SAFETY, of all calls of a group below: the stream is alive and of the communicator's device (`enqueue`); the memory is the
+// caller's by the contract of `DeviceCollectives`, and the driver refuses addresses that it does not know.
+impl DeviceCollectives for NcclCollectives {
+    fn name(&self) -> &'static str {
+        "nccl"
+    }
+
+    fn rank(&self) -> Rank {
+        Rank(self.comm.rank())
+    }
+
+    fn num_ranks(&self) -> usize {
+        self.comm.num_ranks()
+    }
+
+    fn all_to_all(
+        &self,
+        stream: &Stream,
+        from: DevicePtr,
+        to: DevicePtr,
+        bytes_per_peer: usize,
+    ) -> Result<()> {
+        if bytes_per_peer == 0 {
+            return self.transport.check();
+        }
+        self.enqueue("all_to_all", stream, |group, Place { stream, rank, num_ranks }| {
+            // Every rank begins with its neighbour, so that not all send to rank 0 first.
+            for peer in (0..num_ranks).map(|step| (rank + step) % num_ranks) {
+                let offset = (peer * bytes_per_peer) as u64;
+                // SAFETY: see above.
+                unsafe { group.send(from.0 + offset, bytes_per_peer, DataType::U8, peer, stream) }?;
+                // SAFETY: see above.
+                unsafe { group.receive(to.0 + offset, bytes_per_peer, DataType::U8, peer, stream) }?;
+            }
+            Ok(())
+        })
+    }
+
+    fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {
+        if len == 0 {
+            return self.transport.check();
+        }
+        self.enqueue("all_reduce", stream, |group, Place { stream, .. }| {
+            // SAFETY: see above.
+            unsafe { group.all_reduce((data.0, data.0), len, DataType::F32, ReduceOp::Sum, stream) }
+        })
+    }
+
+    fn all_gather(
+        &self,
+        stream: &Stream,
+        from: DevicePtr,
+        to: DevicePtr,
+        bytes_per_rank: usize,
+    ) -> Result<()> {
+        if bytes_per_rank == 0 {
+            return self.transport.check();
+        }
+        self.enqueue("all_gather", stream, |group, Place { stream, .. }| {
+            // SAFETY: see above.
+            unsafe { group.all_gather((from.0, to.0), bytes_per_rank, DataType::U8, stream) }
+        })
+    }
+
+    fn broadcast(&self, stream: &Stream, root: Rank, data: DevicePtr, bytes: usize) -> Result<()> {
+        assert!(root.0 < self.num_ranks(), "there are {} ranks, no {root}", self.num_ranks());
+        if bytes == 0 {
+            return self.transport.check();
+        }
+        self.enqueue("broadcast", stream, |group, Place { stream, .. }| {
+            // SAFETY: see above.
+            unsafe { group.broadcast((data.0, data.0), bytes, DataType::U8, root.0, stream) }
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        if let Err(error) = self.transport.check() {
+            // The job has failed elsewhere: nothing here may wait for it any longer.
+            let _ = self.comm.abort();
+            return Err(error);
+        }
+        self.comm.check().or_else(|error| self.end("an exchange between devices", error.to_string()))
+    }
+
+    fn abort(&self, error: CommError) {
+        self.transport.abort(error);
+        // What NCCL says to that changes nothing any more.
+        let _ = self.comm.abort();
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.transport.check()?;
+        let (transport, seen_by) = (self.transport, Rank(self.comm.rank()));
+        self.comm.close().or_else(|error| {
+            let operation = "closing NCCL".to_owned();
+            transport.abort(CommError::Device { seen_by, operation, reason: error.to_string() });
+            transport.check()
+        })
+    }
+}
+
+/// NCCL, of the kind that fits the device; else what is missing, and where it was looked for.
+fn open(device: &CudaDevice) -> Result<Arc<Library>, String> {
+    let found = cuda::Library::Nccl.find();
+    let search = match &found.path {
+        Ok(path) => Search::in_directories([path]).and_nowhere_else(),
+        Err(reason) if device.is_software() => return Err(reason.clone()),
+        Err(_) => Search::default(),
+    };
+    let library = Library::open(&search).map_err(|error| error.to_string())?;
+    // The software device cannot carry NVIDIA's NCCL, and the software NCCL no GPU's memory.
+    let is_software = cuda::Library::Nccl.symbol(c"softcudaNcclIsSoftware").is_ok();
+    if is_software != device.is_software() {
+        let kind = if is_software { "the software NCCL" } else { "no software NCCL" };
+        return Err(format!("{} is {kind}, but the device is {device}", library.path().display()));
+    }
+    Ok(library)
+}
+
+/// The id that rank 0 has made, and with it that all have the same version.
+fn exchange_id(communicator: &Communicator, library: &Library) -> Result<UniqueId> {
+    let is_first = communicator.rank() == Rank(0);
+    let made = match is_first {
+        true => UniqueId::new(library).map_err(|error| error.to_string()),
+        false => Ok(UniqueId::from_bytes([0; UniqueId::BYTES])),
+    };
+    communicator.agree("NCCL", &made)?;
+    let mut bytes = made.map_err(|reason| CommError::Rendezvous { reason })?.to_bytes();
+    communicator.broadcast(Rank(0), &mut bytes)?;
+    let own = library.version().to_string();
+    let mut first = [0_u8; 16];
+    first[..own.len().min(16)].copy_from_slice(&own.as_bytes()[..own.len().min(16)]);
+    communicator.broadcast(Rank(0), &mut first)?;
+    let first = String::from_utf8_lossy(&first).trim_end_matches('\0').to_owned();
+    let same = match first == own {
+        true => Ok(()),
+        false => Err(format!("{} is NCCL {own}, that of rank 0 is {first}", library.path().display())),
+    };
+    communicator.agree("NCCL", &same)?;
+    Ok(UniqueId::from_bytes(bytes))
+}
+
+/// Makes the stream's device the calling thread's own: NCCL takes it from there.
+fn bind(cuda: &CudaStream) -> Result<(), String> {
+    cuda.is_capturing().map(drop).map_err(|error| error.to_string())
+}

@@ -1,0 +1,67 @@
+//! One rank: what others would exchange is copied.
+
+use super::DeviceCollectives;
+use crate::error::{CommError, Result};
+use crate::topology::Rank;
+use crate::transport::Transport;
+use headlong_device::Stream;
+use headlong_device::cuda::DevicePtr;
+use std::sync::Arc;
+
+/// Collectives of one rank. What it enqueues fails as the stream's other work does: by the stream's own check.
+pub struct SingleRank {
+    transport: Arc<dyn Transport>,
+}
+
+impl SingleRank {
+    pub(super) fn new(transport: Arc<dyn Transport>) -> Self {
+        Self { transport }
+    }
+}
+
+impl DeviceCollectives for SingleRank {
+    fn name(&self) -> &'static str {
+        "one rank"
+    }
+
+    fn rank(&self) -> Rank {
+        Rank(0)
+    }
+
+    fn num_ranks(&self) -> usize {
+        1
+    }
+
+    fn all_to_all(&self, stream: &Stream, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
+        stream.cuda_body().copy(to, from, bytes);
+        Ok(())
+    }
+
+    fn all_reduce_f32(&self, _stream: &Stream, _data: DevicePtr, _len: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn all_gather(&self, stream: &Stream, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
+        if from.0 != to.0 {
+            stream.cuda_body().copy(to, from, bytes);
+        }
+        Ok(())
+    }
+
+    fn broadcast(&self, _stream: &Stream, root: Rank, _data: DevicePtr, _bytes: usize) -> Result<()> {
+        assert!(root.0 == 0, "there is one rank, no {root}");
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        self.transport.check()
+    }
+
+    fn abort(&self, error: CommError) {
+        self.transport.abort(error);
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.transport.check()
+    }
+}
