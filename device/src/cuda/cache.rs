@@ -4,9 +4,8 @@
 //! folder; then NVRTC compiles, and the result goes to the user's cache. A file holds the code, the compiler's log and
 //! a checksum; it is written aside and renamed, so that several processes may fill one folder at once.
 
-use super::compile::{self, Compiled, compile, full_text, options};
+use super::compile::{Compiled, compile, compiler_version, full_text, options};
 use super::kernel::{Define, Source};
-use super::libraries::Library;
 use crate::error::{DeviceError, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -41,11 +40,11 @@ impl KernelCache {
     /// A source compiled for an architecture, from a folder or by the compiler.
     pub fn get(&self, source: &Source, defines: &[Define], arch: &str, is_software: bool) -> Result<Compiled> {
         let name = file_name(source, defines, arch);
-        let bundled = self.bundle.as_ref().and_then(|folder| read(&folder.join(arch).join(&name)));
+        let bundled = self.bundle.as_ref().and_then(|folder| read(&folder.join(arch_folder(arch, is_software)).join(&name)));
         if let Some(found) = bundled {
             return Ok(found);
         }
-        let compiler = compiler_folder(is_software).map_err(|error| self.no_compiler(source, arch, error))?;
+        let compiler = compiler_folder().map_err(|error| self.no_compiler(source, arch, error))?;
         let file = self.cache.as_ref().map(|folder| folder.join(arch).join(compiler).join(&name));
         if let Some(found) = file.as_deref().and_then(read) {
             return Ok(found);
@@ -70,15 +69,12 @@ impl KernelCache {
     }
 }
 
-/// Where in a bundle an instance lies: `arch/room-op-key.cubin`.
-pub fn bundle_path(source: &Source, defines: &[Define], arch: &str) -> PathBuf {
-    Path::new(arch).join(file_name(source, defines, arch))
-}
-
-/// Compiles an instance and writes it into a bundle; returns what was compiled.
+/// Compiles an instance and writes it into a bundle, as `arch/room-op-key.cubin`; returns what was compiled.
 pub fn build_into(folder: &Path, source: &Source, defines: &[Define], arch: &str) -> Result<Compiled> {
     let compiled = compile(source, defines, arch)?;
-    write(&folder.join(bundle_path(source, defines, arch)), &compiled)?;
+    // The software device's compiler counts its minor versions from 1000.
+    let arch_folder = arch_folder(arch, compiler_version()?.1 >= 1000);
+    write(&folder.join(arch_folder).join(file_name(source, defines, arch)), &compiled)?;
     Ok(compiled)
 }
 
@@ -88,18 +84,15 @@ fn file_name(source: &Source, defines: &[Define], arch: &str) -> String {
     format!("{}-{:032x}.cubin", source.name.replace('/', "-"), xxh3_128(key.as_bytes()))
 }
 
-/// The compiler's version; for the software compiler, which has none of its own, the very file.
-fn compiler_folder(is_software: bool) -> Result<String> {
-    let (major, minor) = compile::compiler_version()?;
-    let version = format!("nvrtc-{major}.{minor}");
-    if !is_software {
-        return Ok(version);
-    }
-    let path = Library::Nvrtc.find().path.unwrap_or_default();
-    let written = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
-    let age = written.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-    let identity = format!("{}\0{age:?}", path.display());
-    Ok(format!("{version}-software-{:016x}", xxh3_64(identity.as_bytes())))
+/// The compiler's version. That of the software device has every change to it in its version.
+fn compiler_folder() -> Result<String> {
+    let (major, minor) = compiler_version()?;
+    Ok(format!("nvrtc-{major}.{minor}"))
+}
+
+/// The folder of a bundle for an architecture. Code for the software device lies apart from code for GPUs.
+fn arch_folder(arch: &str, is_software: bool) -> String {
+    if is_software { format!("{arch}-software") } else { arch.to_owned() }
 }
 
 fn user_cache() -> Option<PathBuf> {

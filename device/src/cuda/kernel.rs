@@ -1,6 +1,7 @@
 //! Kernels: source text, compiled per device with its constants, loaded once, launched by value.
 
 use super::{CudaDevice, CudaStream, cache, driver};
+use crate::dtype::DType;
 use crate::error::{DeviceError, Result};
 use cudarc::driver::sys::{self, CUfunction_attribute_enum as Attribute};
 use std::collections::HashMap;
@@ -30,6 +31,20 @@ pub struct Define {
 impl Define {
     /// `-Dname=value`.
     pub const fn new(name: &'static str, value: i64) -> Self {
+        Self { name, value }
+    }
+
+    /// An element type, for the prelude's `Element<NAME>`: 0 f32, 1 f16, 2 bf16.
+    ///
+    /// # Panics
+    /// For a type that is not one of these.
+    pub const fn dtype(name: &'static str, dtype: DType) -> Self {
+        let value = match dtype {
+            DType::F32 => 0,
+            DType::F16 => 1,
+            DType::Bf16 => 2,
+            DType::U32 | DType::U64 => panic!("an element type of floating-point numbers"),
+        };
         Self { name, value }
     }
 }

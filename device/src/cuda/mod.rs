@@ -26,8 +26,10 @@ mod probe;
 mod step;
 mod stream;
 pub mod testing;
+#[cfg(test)]
+mod tests;
 
-pub use cache::{KernelCache, build_into, bundle_path, set_kernel_dir};
+pub use cache::{KernelCache, build_into, set_kernel_dir};
 pub use compile::{Compiled, KernelReport, PRELUDE, compile, compiler_version};
 pub use device::CudaDevice;
 pub use event::Event;
@@ -36,5 +38,5 @@ pub use kernel::{Build, Define, Dim, Kernel, Launch, Source};
 pub use libraries::{Found, Library, SEARCH_VARIABLE};
 pub use memory::{DeviceMemory, DevicePtr, Pinned};
 pub use probe::{Probe, ProbedDevice, probe};
-pub use step::DeviceStep;
+pub use step::{DeviceStep, OptimizerConstants};
 pub use stream::CudaStream;

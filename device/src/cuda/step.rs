@@ -1,5 +1,6 @@
 //! What a step brings to the optimisers, in device memory.
 
+use super::Define;
 use crate::optimizer::{Optimizer, Step};
 
 /// Learning rate and step number as kernels read them: written by the host before a step, so that a captured step needs
@@ -25,18 +26,52 @@ impl DeviceStep {
         Self { learning_rate: step.learning_rate, number, rate, root }
     }
 
-    /// Its bytes, as they lie in device memory.
-    pub fn to_bytes(&self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        let words = [
-            self.learning_rate.to_bits(),
-            self.number,
-            self.rate.to_bits(),
-            self.root.to_bits(),
-        ];
-        for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
-            place.copy_from_slice(&word.to_ne_bytes());
+    /// Its words, as they lie in device memory: for a slot of [`crate::DType::U32`].
+    pub fn words(&self) -> [u32; 4] {
+        [self.learning_rate.to_bits(), self.number, self.rate.to_bits(), self.root.to_bits()]
+    }
+}
+
+/// The constants of an optimiser, as `optimizer.cuh` has them. Those that an optimiser does not have are 0.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[repr(C)]
+pub struct OptimizerConstants {
+    /// Added to the root of the accumulator: Adagrad, row-wise Adagrad, Adam.
+    pub epsilon: f32,
+    /// Adam: decay of the first moment.
+    pub beta1: f32,
+    /// Adam: decay of the second moment.
+    pub beta2: f32,
+    /// FTRL: added to the root of the accumulator.
+    pub beta: f32,
+    /// FTRL: L1 strength.
+    pub l1: f32,
+    /// FTRL: L2 strength.
+    pub l2: f32,
+}
+
+impl OptimizerConstants {
+    /// The constants of an optimiser.
+    pub fn new(optimizer: &Optimizer) -> Self {
+        match *optimizer {
+            Optimizer::Sgd => Self::default(),
+            Optimizer::Adagrad { epsilon, .. } | Optimizer::RowWiseAdagrad { epsilon, .. } => {
+                Self { epsilon, ..Self::default() }
+            }
+            Optimizer::Adam { beta1, beta2, epsilon } => Self { epsilon, beta1, beta2, ..Self::default() },
+            Optimizer::Ftrl { beta, l1, l2, .. } => Self { beta, l1, l2, ..Self::default() },
         }
-        bytes
+    }
+
+    /// Which optimiser it is, for the kernel: `-DHL_OPTIMIZER=`.
+    pub const fn define(optimizer: &Optimizer) -> Define {
+        let kind = match optimizer {
+            Optimizer::Sgd => 0,
+            Optimizer::Adagrad { .. } => 1,
+            Optimizer::RowWiseAdagrad { .. } => 2,
+            Optimizer::Adam { .. } => 3,
+            Optimizer::Ftrl { .. } => 4,
+        };
+        Define::new("HL_OPTIMIZER", kind)
     }
 }
