@@ -1,0 +1,176 @@
+//! Collectives between devices give what the same collectives between hosts give: eager, captured, and one after another.
+
+mod device_support;
+
+use device_support::{download, has_devices, on_devices, upload};
+use headlong_comm::{Communicator, DeviceCollectives, Rank};
+use headlong_device::Stream;
+use headlong_device::cuda::{DeviceMemory, Event};
+use std::time::Duration;
+
+/// Longer than what the software NCCL moves at once, and no multiple of anything.
+const LENGTHS: [usize; 4] = [1, 5, 1031, 40_009];
+
+/// Small whole numbers, whose sums are exact in any order.
+fn value(rank: usize, round: usize, index: usize) -> f32 {
+    ((rank * 131 + round * 17 + index * 7) % 251) as f32 - 125.0
+}
+
+fn values(rank: usize, round: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|index| value(rank, round, index)).collect()
+}
+
+/// One rank's memory for all four operations on `len` values (of each rank, where there is one part for each).
+struct Memory {
+    parts: DeviceMemory,
+    exchanged: DeviceMemory,
+    sum: DeviceMemory,
+    own: DeviceMemory,
+    gathered: DeviceMemory,
+    told: DeviceMemory,
+}
+
+impl Memory {
+    fn new(stream: &Stream, ranks: usize, len: usize) -> Self {
+        let zeros = |count: usize| upload(stream, &vec![0.0; count]);
+        Self {
+            parts: zeros(ranks * len),
+            exchanged: zeros(ranks * len),
+            sum: zeros(len),
+            own: zeros(len),
+            gathered: zeros(ranks * len),
+            told: zeros(len),
+        }
+    }
+
+    fn fill(&self, rank: usize, round: usize, ranks: usize, len: usize) {
+        let write = |memory: &DeviceMemory, values: &[f32]| {
+            memory.write(0, headlong_device::cuda::testing::bytes_of(values)).expect("a write");
+        };
+        write(&self.parts, &values(rank, round, ranks * len));
+        write(&self.sum, &values(rank, round, len));
+        write(&self.own, &values(rank, round + 3, len));
+        write(&self.told, &values(rank, round + 5, len));
+    }
+
+    fn enqueue(
+        &self,
+        collectives: &dyn DeviceCollectives,
+        stream: &Stream,
+        len: usize,
+    ) -> headlong_comm::Result<()> {
+        let bytes = len * 4;
+        let root = Rank(collectives.num_ranks() - 1);
+        collectives.all_to_all(stream, self.parts.ptr(), self.exchanged.ptr(), bytes)?;
+        collectives.all_reduce_f32(stream, self.sum.ptr(), len)?;
+        collectives.all_gather(stream, self.own.ptr(), self.gathered.ptr(), bytes)?;
+        collectives.broadcast(stream, root, self.told.ptr(), bytes)
+    }
+
+    fn verify(&self, rank: usize, round: usize, ranks: usize, len: usize) {
+        let of_all = |value: &dyn Fn(usize, usize) -> f32| -> Vec<f32> {
+            (0..ranks * len).map(|index| value(index / len, index % len)).collect()
+        };
+        let exchanged = of_all(&|from, index| value(from, round, rank * len + index));
+        assert_eq!(download(&self.exchanged), exchanged, "all_to_all");
+        let sum = |index| (0..ranks).map(|rank| value(rank, round, index)).sum::<f32>();
+        assert_eq!(download(&self.sum), (0..len).map(sum).collect::<Vec<_>>(), "all_reduce");
+        assert_eq!(download(&self.gathered), of_all(&|from, index| value(from, round + 3, index)));
+        assert_eq!(download(&self.told), values(ranks - 1, round + 5, len), "broadcast");
+    }
+}
+
+fn attach(communicator: &Communicator, stream: &Stream) -> Box<dyn DeviceCollectives> {
+    communicator.attach_device(stream).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn every_operation_at_every_number_of_ranks() {
+    for ranks in [1_u32, 2, 3, 4] {
+        if !has_devices(ranks) {
+            return;
+        }
+        on_devices(ranks, 0, |communicator, stream| {
+            let (rank, ranks) = (communicator.rank().0, ranks as usize);
+            let collectives = attach(communicator, &stream);
+            assert_eq!((collectives.rank().0, collectives.num_ranks()), (rank, ranks));
+            for len in LENGTHS {
+                let memory = Memory::new(&stream, ranks, len);
+                memory.fill(rank, 1, ranks, len);
+                memory.enqueue(&*collectives, &stream, len).unwrap();
+                stream.synchronize().unwrap();
+                collectives.check().unwrap();
+                memory.verify(rank, 1, ranks, len);
+            }
+            collectives.close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_captured_exchange_exchanges_again_at_each_replay() {
+    if !has_devices(3) {
+        return;
+    }
+    let (ranks, len) = (3, 1031);
+    on_devices(3, 0, |communicator, stream| {
+        let rank = communicator.rank().0;
+        let collectives = attach(communicator, &stream);
+        let memory = Memory::new(&stream, ranks, len);
+        let cuda = stream.cuda_body();
+        let body = || {
+            memory.enqueue(&*collectives, &stream, len).expect("enqueued");
+            Ok(())
+        };
+        let graph = cuda.capture(body).unwrap();
+        for round in 0..4 {
+            memory.fill(rank, round, ranks, len);
+            graph.launch(cuda);
+            let done = Event::new(cuda.device()).unwrap();
+            cuda.record(&done);
+            collectives.wait(&done, Duration::from_secs(20)).unwrap();
+            stream.check().unwrap();
+            memory.verify(rank, round, ranks, len);
+        }
+        collectives.close().unwrap();
+    });
+}
+
+#[test]
+fn nothing_to_exchange_is_no_work() {
+    if !has_devices(2) {
+        return;
+    }
+    on_devices(2, 0, |communicator, stream| {
+        let collectives = attach(communicator, &stream);
+        let memory = upload(&stream, &[1.0]);
+        let at = memory.ptr();
+        collectives.all_to_all(&stream, at, at, 0).unwrap();
+        collectives.all_reduce_f32(&stream, at, 0).unwrap();
+        collectives.all_gather(&stream, at, at, 0).unwrap();
+        collectives.broadcast(&stream, Rank(1), at, 0).unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(download(&memory), [1.0]);
+    });
+}
+
+#[test]
+fn sums_have_the_same_bits_on_all_ranks() {
+    if !has_devices(4) {
+        return;
+    }
+    let value = |rank: usize, index: usize| (rank as f32 + 1.1).powf(index as f32 / 9.0) / 3.0;
+    let sums = on_devices(4, 0, |communicator, stream| {
+        let own: Vec<f32> = (0..97).map(|index| value(communicator.rank().0, index)).collect();
+        let memory = upload(&stream, &own);
+        let collectives = attach(communicator, &stream);
+        collectives.all_reduce_f32(&stream, memory.ptr(), own.len()).unwrap();
+        stream.synchronize().unwrap();
+        download(&memory)
+    });
+    assert!(sums.iter().all(|sum| sum == &sums[0]));
+    for (index, sum) in sums[0].iter().enumerate() {
+        let exact: f64 = (0..4).map(|rank| f64::from(value(rank, index))).sum();
+        assert!((f64::from(*sum) - exact).abs() <= 4.0 * exact * f64::from(f32::EPSILON), "{sum} {exact}");
+    }
+}
