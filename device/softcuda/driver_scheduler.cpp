@@ -1,0 +1,296 @@
+// driver_scheduler.cpp - the one place where work of streams is run.
+//
+// A thread that synchronises runs operations, of any stream of any device, until what it waits for has happened. Which
+// stream comes next is drawn from the seed: streams have random weights that change now and then, so that one may run far
+// ahead of another, as on a device. Seed 0 runs in the order of enqueueing, the schedule that hides most.
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "driver_state.h"
+
+namespace softcuda {
+namespace {
+
+struct Candidate {
+  Stream* stream;
+  size_t node;   // of the graph at the head; kWhole: the head itself
+};
+constexpr size_t kWhole = ~size_t(0);
+
+bool can_start(const Device& device, const Work& work) {
+  if (work.wait && !work.wait->done && !device.sticky) return false;
+  if (work.run && device.busy) return false;
+  if (work.graph && work.graph->running) return false;
+  return true;
+}
+
+// The null stream waits for everything before it in blocking streams of its device, and those wait for it.
+bool held_by_null_stream(Driver& d, const Stream& stream, uint64_t sequence) {
+  if (!stream.null && !stream.blocking) return false;
+  for (const Stream* other : d.streams) {
+    if (other == &stream || other->device != stream.device || other->queue.empty()) continue;
+    if ((stream.null ? other->blocking : other->null) && other->queue.front().sequence < sequence) return true;
+  }
+  return false;
+}
+
+void candidates(Driver& d, std::vector<Candidate>& out) {
+  for (Stream* s : d.streams) {
+    if (s->queue.empty()) continue;
+    Item& head = s->queue.front();
+    if (head.graph) {
+      for (size_t node : head.graph->ready)
+        if (can_start(*s->device, *head.graph->exec->nodes[node].work)) out.push_back({s, node});
+    } else if (!head.running && can_start(*s->device, *head.work) && !held_by_null_stream(d, *s, head.sequence)) {
+      out.push_back({s, kWhole});
+    }
+  }
+}
+
+// Candidates in the order in which to try them.
+void order(Driver& d, std::vector<Candidate>& all) {
+  const auto first = [](const Candidate& c) { return c.stream->queue.front().sequence; };
+  if (!d.settings.seed) {
+    std::sort(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) { return first(a) != first(b) ? first(a) < first(b) : a.node < b.node; });
+    return;
+  }
+  for (size_t i = all.size(); i > 1; i--) std::swap(all[i - 1], all[draw(d) % i]);
+  if (draw(d) % 8 == 0) all[0].stream->weight = draw(d);
+  if (draw(d) % 4 == 0) return;
+  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.stream->weight > b.stream->weight; });
+}
+
+void moved(Driver& d) {
+  d.moved++;
+  d.changed.notify_all();
+}
+
+void retire(Driver& d, Stream& s) {
+  s.queue.pop_front();
+  moved(d);
+}
+
+void begin_graph(Stream& s, Item& head) {
+  auto run = std::make_unique<GraphRun>();
+  run->exec = head.work->graph;
+  const std::vector<Node>& nodes = run->exec->nodes;
+  run->left = nodes.size();
+  run->missing.resize(nodes.size());
+  run->dependents.resize(nodes.size());
+  run->started.resize(nodes.size());
+  run->state.resize(nodes.size());
+  run->order.resize(nodes.size());
+  for (size_t i = 0; i < nodes.size(); i++) {
+    run->missing[i] = uint32_t(nodes[i].dependencies.size());
+    for (size_t before : nodes[i].dependencies) run->dependents[before].push_back(i);
+    if (!run->missing[i]) run->ready.push_back(i);
+    run->state[i].resize(nodes[i].work->state_bytes);
+  }
+  run->exec->running = true;
+  head.graph = std::move(run);
+  (void)s;
+}
+
+void end_graph(Driver& d, Stream& s) {
+  GraphRun& run = *s.queue.front().graph;
+  IF_TSAN(for (char& token : run.order) { __tsan_acquire(&token); } __tsan_release(&s.order);)
+  run.exec->running = false;
+  retire(d, s);
+}
+
+void finish_graph_node(Driver& d, Stream& s, size_t node) {
+  GraphRun& run = *s.queue.front().graph;
+  for (size_t after : run.dependents[node])
+    if (--run.missing[after] == 0) run.ready.push_back(after);
+  moved(d);
+  if (--run.left == 0) end_graph(d, s);
+}
+
+void mark(const std::shared_ptr<Record>& record) {
+  record->done = true;
+  record->at_ms = now_ms();
+}
+
+// Runs the work itself; the lock is let go while the device computes. False: it has to wait (a poll).
+bool execute(Driver& d, Hold& hold, Stream& s, const Work& work, void* state) {
+  Device& device = *s.device;
+  if (device.sticky) {
+    // Nothing of a broken device runs; what waits for it goes on and finds the error.
+  } else if (work.poll) {
+    const int result = work.poll(state);
+    if (result == -1) return false;
+    if (result) fail(device, result, work.name + " reports an error");
+  } else if (work.run) {
+    if (work.kind == kKernelNode && fault_due(work.name)) {
+      fail(device, kIllegalAddress, "SOFTCUDA_FAULT: " + work.name);
+    } else {
+      device.busy = true;
+      d.running++;
+      hold.unlock();
+      const int result = work.run(device);
+      hold.lock();
+      d.running--;
+      device.busy = false;
+      if (result) fail(device, result, work.name + " failed");
+    }
+  }
+  if (work.record) mark(work.record);
+  if (work.record_event) {
+    work.record_event->last = std::make_shared<Record>();
+    mark(work.record_event->last);
+  }
+  return true;
+}
+
+// ThreadSanitizer: what comes before an operation in its stream or graph, and nothing else.
+void acquire_order([[maybe_unused]] Stream& s, [[maybe_unused]] size_t node, [[maybe_unused]] const Work& work) {
+#ifdef SOFTCUDA_TSAN
+  __tsan_acquire(&s.order);
+  if (work.wait) __tsan_acquire(&work.wait->order);
+  if (node != kWhole) {
+    GraphRun& run = *s.queue.front().graph;
+    for (size_t before : run.exec->nodes[node].dependencies) __tsan_acquire(&run.order[before]);
+  }
+#endif
+}
+void release_order([[maybe_unused]] Stream& s, [[maybe_unused]] size_t node, [[maybe_unused]] const Work& work) {
+#ifdef SOFTCUDA_TSAN
+  if (work.record) __tsan_release(&work.record->order);
+  if (work.record_event) __tsan_release(&work.record_event->last->order);
+  if (node == kWhole) __tsan_release(&s.order);
+  else __tsan_release(&s.queue.front().graph->order[node]);
+#endif
+}
+
+// Runs a candidate; false: it has to wait.
+bool run_candidate(Driver& d, Hold& hold, const Candidate& c) {
+  Stream& s = *c.stream;
+  Item& head = s.queue.front();
+  if (c.node == kWhole && head.work->graph) {
+    if (s.device->sticky || head.work->graph->nodes.empty()) {
+      retire(d, s);
+    } else {
+      begin_graph(s, head);
+      moved(d);
+    }
+    return true;
+  }
+  if (c.node == kWhole) {
+    const WorkRef work = head.work;
+    head.running = true;
+    acquire_order(s, c.node, *work);
+    const bool done = execute(d, hold, s, *work, head.state.data());
+    head.running = false;
+    if (!done) return false;
+    release_order(s, c.node, *work);
+    retire(d, s);
+    return true;
+  }
+  GraphRun& run = *head.graph;
+  const WorkRef work = run.exec->nodes[c.node].work;
+  run.ready.erase(std::find(run.ready.begin(), run.ready.end(), c.node));
+  acquire_order(s, c.node, *work);
+  if (!execute(d, hold, s, *work, run.state[c.node].data())) {
+    run.ready.push_back(c.node);
+    return false;
+  }
+  release_order(s, c.node, *work);
+  finish_graph_node(d, s, c.node);
+  return true;
+}
+
+// Streams that were destroyed with work in them and have none left.
+void sweep(Driver& d) {
+  std::erase_if(d.streams, [](Stream* s) {
+    const bool gone = s->destroyed && s->queue.empty();
+    if (gone) delete s;
+    return gone;
+  });
+}
+
+[[noreturn]] void report_standstill(Driver& d) {
+  fprintf(stderr, "softcuda: nothing has moved for %g s (SOFTCUDA_TIMEOUT_S); at the heads of the streams:\n", d.settings.timeout_s);
+  for (Stream* s : d.streams) {
+    if (s->queue.empty()) continue;
+    const Item& head = s->queue.front();
+    fprintf(stderr, "  device %d, %sstream %p, %zu operations: ", s->device->ordinal, s->null ? "null " : "", static_cast<void*>(s), s->queue.size());
+    if (!head.graph) fprintf(stderr, "%s%s\n", head.work->name.c_str(), head.work->poll ? " (waits for others' parts)" : head.work->wait ? " (waits for an event)" : "");
+    else {
+      fprintf(stderr, "a graph, %zu nodes left, of which", head.graph->left);
+      for (size_t node : head.graph->ready) fprintf(stderr, " %s", head.graph->exec->nodes[node].work->name.c_str());
+      fprintf(stderr, " wait\n");
+    }
+  }
+  abort();
+}
+
+}  // namespace
+
+double now_ms() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return double(t.tv_sec) * 1e3 + double(t.tv_nsec) * 1e-6;
+}
+
+uint32_t draw(Driver& d) {
+  d.random = d.random * 6364136223846793005ull + 1442695040888963407ull;
+  return uint32_t(d.random >> 33);
+}
+
+// The first error of a device stays: every later call returns it.
+void fail(Device& device, int error, const std::string& reason) {
+  if (device.sticky) return;
+  device.sticky = error;
+  device.sticky_reason = reason;
+  fprintf(stderr, "softcuda: device %d: error %d: %s\n", device.ordinal, error, reason.c_str());
+}
+
+bool step(Hold& hold) {
+  Driver& d = driver();
+  sweep(d);
+  std::vector<Candidate> all;
+  candidates(d, all);
+  if (all.empty()) return false;
+  order(d, all);
+  // Twice: a poll may have made one before it ready.
+  for (int pass = 0; pass < 2; pass++)
+    for (const Candidate& c : all)
+      if (run_candidate(d, hold, c)) return true;
+  return false;
+}
+
+void wait_until(Hold& hold, const std::function<bool()>& condition) {
+  Driver& d = driver();
+  IF_TSAN(AnnotateIgnoreSyncBegin(__FILE__, __LINE__);)
+  double since = now_ms();
+  uint64_t seen = d.moved;
+  while (!condition()) {
+    if (step(hold)) continue;
+    if (seen != d.moved || d.running) {
+      seen = d.moved;
+      since = now_ms();
+    }
+    if (now_ms() - since > d.settings.timeout_s * 1e3) report_standstill(d);
+    d.changed.wait_for(hold, std::chrono::milliseconds(20));
+  }
+  IF_TSAN(AnnotateIgnoreSyncEnd(__FILE__, __LINE__);)
+}
+
+void drain(Hold& hold, Stream& stream) {
+  if (stream.queue.empty()) return;
+  const uint64_t last = stream.queue.back().sequence;
+  wait_until(hold, [&] { return stream.queue.empty() || stream.queue.front().sequence > last; });
+}
+
+bool idle(const Device& device) {
+  for (const Stream* s : driver().streams)
+    if (s->device == &device && !s->queue.empty()) return false;
+  return true;
+}
+
+}  // namespace softcuda
