@@ -20,8 +20,10 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "python", words: &["python", "torch", "numpy"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
     Requirement { name: "aarch64", words: &["aarch64"] },
+    // A GPU. What the software device lacks is not asked of it, and not the other way round: see `forbids`.
     Requirement { name: "cuda", words: &["cuda", "gpu"] },
-    Requirement { name: "hostcuda", words: &["hostcuda", "host-kernels"] },
+    // Any CUDA device: where there is no GPU, the software device, which g++ builds.
+    Requirement { name: "hostcuda", words: &["hostcuda", "softcuda", "cuda", "g++", "sanitize"] },
     Requirement { name: "nvrtc", words: &["nvrtc"] },
     Requirement { name: "rxe", words: &["rxe"] },
 ];
@@ -52,9 +54,14 @@ impl Required {
     /// The required name that a skip with this reason belongs to, where there is one.
     pub fn forbids(&self, reason: &str) -> Option<&str> {
         let reason = reason.to_lowercase();
+        let of_a_gpu = reason.replace("softcuda", "").replace("hostcuda", "");
+        let is_meant = |requirement: &&Requirement| {
+            let reason = if requirement.name == "cuda" { &of_a_gpu } else { &reason };
+            requirement.words.iter().any(|word| reason.contains(word))
+        };
         REQUIREMENTS
             .iter()
-            .filter(|requirement| requirement.words.iter().any(|word| reason.contains(word)))
+            .filter(is_meant)
             .map(|requirement| requirement.name)
             .find(|name| self.names.iter().any(|wanted| wanted == name))
     }
@@ -71,6 +78,16 @@ mod tests {
         assert_eq!(required.forbids("no CUDA device was found"), Some("cuda"));
         assert_eq!(required.forbids("python has no torch"), None);
         assert_eq!(Required::parse("").unwrap().forbids("no CUDA device"), None);
+    }
+
+    #[test]
+    fn a_gpu_and_the_software_device_are_asked_for_apart() {
+        let (gpu, software) = (Required::parse("cuda").unwrap(), Required::parse("hostcuda").unwrap());
+        let on_a_gpu = "it needs 4 devices of softcuda";
+        assert_eq!((gpu.forbids(on_a_gpu), software.forbids(on_a_gpu)), (None, Some("hostcuda")));
+        let without = "it needs a GPU, and this is the software device";
+        assert_eq!((gpu.forbids(without), software.forbids(without)), (Some("cuda"), None));
+        assert_eq!(software.forbids("this machine has no CUDA device"), Some("hostcuda"));
     }
 
     #[test]

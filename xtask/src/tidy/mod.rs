@@ -10,11 +10,13 @@
 //! | to-do | carries an issue number |
 //! | dead file | every source file is reached by a `mod` line |
 //! | link | a document's relative links lead to files that are there |
+//! | kernels | one text for every compiler, no float added atomically, none that nothing includes |
 //! | versions | every dependency stands in the workspace's one table, with its reason, and is used |
 //!
 //! Every exception is a line of [`allow`], with its reason; an exception that excuses nothing is itself a finding.
 
 mod allow;
+mod kernels;
 mod links;
 mod modules;
 mod rooms;
@@ -175,6 +177,7 @@ fn check(root: &Path, metadata: &Metadata, files: &[text::TextFile]) -> Result<V
     violations.extend(versions::check(root, metadata)?);
     violations.extend(files.iter().flat_map(|file| text::check(file, &exceptions)));
     violations.extend(files.iter().flat_map(|file| links::check(root, file)));
+    violations.extend(kernels::check(files));
 
     let (sources, broken) = parse(files);
     violations.extend(broken);

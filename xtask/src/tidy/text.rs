@@ -31,6 +31,11 @@ impl TextFile {
         self.path.ends_with(".rs")
     }
 
+    /// Whether it is a kernel's text.
+    pub fn is_kernel(&self) -> bool {
+        self.path.ends_with(".cu") || self.path.ends_with(".cuh")
+    }
+
     /// Whether it is a source whose length is judged.
     fn is_source(&self) -> bool {
         [".rs", ".cu", ".cuh", ".py"].iter().any(|ending| self.path.ends_with(ending))
