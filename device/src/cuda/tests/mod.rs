@@ -1,6 +1,11 @@
 //! Tests of the CUDA layer: on the first device there is, a GPU or the software device; skipped with a line elsewhere.
 
+mod caching;
 mod compiling;
+mod formulas;
+mod numbers;
+mod streams;
+mod transfers;
 
 use super::Source;
 
@@ -8,3 +13,5 @@ static PRELUDE_TEST: Source =
     Source { name: "device/prelude-test", text: include_str!("../../../cuda/tests/prelude.cu") };
 static OPTIMIZER_TEST: Source =
     Source { name: "device/optimizer-test", text: include_str!("../../../cuda/tests/optimizer.cu") };
+static STREAM_TEST: Source =
+    Source { name: "device/stream-test", text: include_str!("../../../cuda/tests/stream.cu") };

@@ -1,0 +1,106 @@
+//! The cache of compiled kernels: one file per instance, safe under concurrent writers, never trusted when damaged.
+
+use crate::cuda::{Compiled, Define, KernelCache, Source, build_into, compiler_version};
+use std::path::{Path, PathBuf};
+
+static CACHED: Source = Source {
+    name: "device/cached",
+    text: "#ifndef N\n#define N 1\n#endif\nstruct A { u32* out; };\n\
+           extern \"C\" __global__ void cached(const A a) { *a.out = N; }\n",
+};
+
+/// A folder of the test's own, removed afterwards.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("headlong-kernels-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn is_software() -> Option<bool> {
+    match compiler_version() {
+        Ok((_, minor)) => Some(minor >= 1000),
+        Err(error) => {
+            eprintln!("skipped, because {error}");
+            None
+        }
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+fn get(cache: &KernelCache, value: i64, software: bool) -> Compiled {
+    cache.get(&CACHED, &[Define::new("N", value)], "sm_90a", software).unwrap()
+}
+
+#[test]
+fn what_was_compiled_is_found_and_what_is_damaged_is_compiled_again() {
+    let Some(software) = is_software() else { return };
+    let folder = Folder::new("damaged");
+    let cache = KernelCache { bundle: None, cache: Some(folder.0.clone()) };
+    let compiled = get(&cache, 1, software);
+    let [file] = files(&folder.0).try_into().unwrap();
+    let written = std::fs::metadata(&file).unwrap().modified().unwrap();
+    assert_eq!(get(&cache, 1, software).cubin, compiled.cubin);
+    assert_eq!(std::fs::metadata(&file).unwrap().modified().unwrap(), written, "found, not compiled");
+    // Cut off, and with a bit flipped.
+    let whole = std::fs::read(&file).unwrap();
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    flipped[40] ^= 1;
+    for damaged in [&whole[..whole.len() / 2], &flipped[..], &[]] {
+        std::fs::write(&file, damaged).unwrap();
+        assert!(!get(&cache, 1, software).cubin.is_empty());
+        assert_eq!(std::fs::read(&file).unwrap().len(), whole.len(), "written anew");
+    }
+    // Another constant is another file.
+    get(&cache, 2, software);
+    assert_eq!(files(&folder.0).len(), 2);
+}
+
+#[test]
+fn a_bundle_is_enough() {
+    let Some(software) = is_software() else { return };
+    let folder = Folder::new("bundle");
+    let built = build_into(&folder.0, &CACHED, &[Define::new("N", 3)], "sm_90a").unwrap();
+    let cache = KernelCache { bundle: Some(folder.0.clone()), cache: None };
+    assert_eq!(get(&cache, 3, software).cubin, built.cubin);
+    // A bundle for one kind of device is nothing to the other.
+    let expected = if software { "sm_90a-software" } else { "sm_90a" };
+    assert!(folder.0.join(expected).is_dir());
+    assert_eq!(files(&folder.0).len(), 1);
+}
+
+#[test]
+fn four_writers_of_one_folder_leave_whole_files() {
+    let Some(software) = is_software() else { return };
+    let folder = Folder::new("writers");
+    let cache = KernelCache { bundle: None, cache: Some(folder.0.clone()) };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..3).for_each(|value| assert!(!get(&cache, value, software).cubin.is_empty())));
+        }
+    });
+    let left = files(&folder.0);
+    assert_eq!(left.len(), 3, "no file aside is left: {left:?}");
+    for file in left {
+        assert_eq!(file.extension().unwrap(), "cubin");
+    }
+}
