@@ -10,10 +10,12 @@
 //! * [`loss`]: binary cross-entropy from logits, with its gradient. * [`optim`]: one pass over all parameters.
 //! * [`mlp`]: a stack of layers and its memory. * [`init`]: initial values. * [`gemm`]: the matrix products underneath.
 //! * [`oracle`]: every op written slowly and obviously in f64, which defines them.
+//! * [`cuda`]: what the CUDA bodies share.
 //!
 //! This crate never knows ranks, ids or files, and no op of it allocates. Words: a gradient is `d_…`; `z` stands before an
 //! activation and `y` after it; a *panel* is 32 packed columns of a right factor.
 
+pub mod cuda;
 pub mod error;
 pub mod gemm;
 pub mod init;

@@ -71,14 +71,22 @@ impl Plans {
     /// # Errors
     /// When the system refuses it.
     pub fn freeze(self) -> Result<Arenas> {
-        let (reduced, [leading, gradients]) =
-            ArenaPlan::freeze_together([self.leading, self.parameters.clone()])?;
+        self.freeze_on(&Stream::cpu(1))
+    }
+
+    /// As [`Plans::freeze`], in the memory of the stream's device.
+    ///
+    /// # Errors
+    /// When the system or the device refuses it.
+    pub fn freeze_on(self, stream: &Stream) -> Result<Arenas> {
+        let plans = [self.leading, self.parameters.clone()];
+        let (reduced, [leading, gradients]) = ArenaPlan::freeze_together_on(plans, stream)?;
         Ok(Arenas {
             reduced,
             leading,
             gradients,
-            parameters: self.parameters.freeze()?,
-            activations: self.activations.freeze()?,
+            parameters: self.parameters.freeze_on(stream)?,
+            activations: self.activations.freeze_on(stream)?,
         })
     }
 }
@@ -278,18 +286,16 @@ impl Mlp {
         &self.layers
     }
 
-    /// Draws initial values; call [`Self::refresh`] before the next product.
+    /// Draws initial values on the host, the same for every device; call [`Self::refresh`] before the next product.
     pub fn initialize(&self, seed: u64) {
         for layer in &self.layers {
             let shape = (layer.weights.outputs(), layer.weights.inputs());
             let mut values = vec![0.0; shape.0 * shape.1];
             init::fill_weight(&init::source(seed, layer.weights.name()), shape, &mut values);
             layer.weights.pack(&values);
-            init::fill_bias(
-                &init::source(seed, layer.bias.name()),
-                shape.0,
-                layer.bias.write::<f32>().data_mut(),
-            );
+            let values = &mut values[..shape.0];
+            init::fill_bias(&init::source(seed, layer.bias.name()), shape.0, values);
+            linear::copy_into(&layer.bias, values);
         }
     }
 

@@ -86,6 +86,7 @@ fn step(model: &Model, stream: &Stream, number: u64) {
         second: model.states.get(1),
         optimizer: &model.optimizer,
         step: &Step { learning_rate: 0.01, number },
+        device_step: None,
         clip: Some(1.0),
     };
     optim::step(stream, &args);

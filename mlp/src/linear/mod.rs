@@ -15,16 +15,21 @@
 //! of samples in sample order, then over blocks in one binary tree ([`crate::sum`]).
 //!
 //! # Work
-//! On the CPU each op blocks until its tiles are done, and allocates nothing. Errors: none; wrong shapes panic.
+//! On the CPU each op blocks until its tiles are done, and allocates nothing. On a device each enqueues a product of cuBLASLt, whose
+//! order of addition is the library's, the same for the same shape; and a kernel where no epilogue does the rest. Errors: those
+//! of the stream; wrong shapes panic.
 //!
 //! # Source
 //! Naumov et al., "Deep Learning Recommendation Model", 2019, §2; PyTorch `nn.Linear`.
 
 mod cpu;
+mod cuda;
 #[cfg(test)]
 mod tests;
 mod weights;
 
+pub(crate) use cuda::SOURCE;
+pub(crate) use weights::copy_into;
 pub use weights::{Weights, WeightsPlan};
 
 use headlong_device::{Device, Mat, Stream};
@@ -61,7 +66,8 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     shape("output", args.y, samples, outputs);
     match stream.device() {
         Device::Cpu => cpu::forward(stream, args),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::forward(stream, args),
+        device => unreachable!("no op runs on {device}"),
     }
 }
 
@@ -88,7 +94,8 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
     }
     match stream.device() {
         Device::Cpu => cpu::backward_data(stream, args),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::backward_data(stream, args),
+        device => unreachable!("no op runs on {device}"),
     }
 }
 
@@ -134,7 +141,8 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
     }
     match stream.device() {
         Device::Cpu => cpu::backward_weights(stream, args),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::backward_weights(stream, args),
+        device => unreachable!("no op runs on {device}"),
     }
 }
 
@@ -154,7 +162,8 @@ pub fn backward_activation(stream: &Stream, args: &BackwardActivationArgs<'_>) {
     shape("gradient of the output", args.d_y, args.y.rows(), args.y.cols());
     match stream.device() {
         Device::Cpu => cpu::backward_activation(stream, args),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::backward_activation(stream, args),
+        device => unreachable!("no op runs on {device}"),
     }
 }
 

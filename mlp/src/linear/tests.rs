@@ -1,6 +1,6 @@
 use super::*;
 use crate::oracle::{self, Sum};
-use crate::testing::{frozen, wide};
+use crate::testing::{frozen, frozen_on, wide_on};
 use headlong_device::testing::{small_integers, uniform};
 
 struct Layer {
@@ -38,12 +38,15 @@ impl Layer {
         let &Layer { samples, inputs, outputs, sum_blocks } = self;
         let (mut parameters, mut scratch) = (ArenaPlan::new("parameters"), ArenaPlan::new("scratch"));
         let plan = WeightsPlan::add_to(&mut parameters, &mut scratch, "w", (outputs, inputs));
-        let w = plan.build(&parameters.freeze().unwrap(), &scratch.freeze().unwrap());
+        let freeze = |plan: ArenaPlan| plan.freeze_on(stream).unwrap();
+        let w = plan.build(&freeze(parameters), &freeze(scratch));
         w.pack(&data.w);
         w.refresh(stream);
         // Inputs and outputs with gaps between rows.
-        let (x, d_z) = (wide("x", samples, inputs, &data.x), wide("d_z", samples, outputs, &data.d_z));
-        let (y, d_x) = (wide("y", samples, outputs, &[]), wide("d_x", samples, inputs, &[]));
+        let wide = |name, cols, data: &[f32]| wide_on(stream, name, samples, cols, data);
+        let frozen = |name, rows, cols, data: &[f32]| frozen_on(stream, name, rows, cols, data);
+        let (x, d_z) = (wide("x", inputs, &data.x), wide("d_z", outputs, &data.d_z));
+        let (y, d_x) = (wide("y", outputs, &[]), wide("d_x", inputs, &[]));
         let (b, d_b) = (frozen("b", 1, outputs, &data.b), frozen("d_b", 1, outputs, &[]));
         let d_w = frozen("d_w", outputs, inputs, &[]);
         let partials = (sum_blocks > 1).then(|| Partials {
@@ -66,6 +69,7 @@ impl Layer {
             };
             backward_weights(stream, &args);
         }
+        stream.check().unwrap();
         Results { y: values(&y), d_x: values(&d_x), d_w: values(&d_w), d_b: values(&d_b) }
     }
 }
@@ -94,9 +98,13 @@ const LAYERS: [Layer; 5] = [
 
 #[test]
 fn agrees_with_the_oracle() {
+    check_bounds(&Stream::cpu(2));
+}
+
+fn check_bounds(stream: &Stream) {
     for layer in &LAYERS {
         let data = layer.inputs(uniform);
-        let got = layer.run(&Stream::cpu(2), &data, false);
+        let got = layer.run(stream, &data, false);
         let (x, w, b, d_z) = (f64s(&data.x), f64s(&data.w), f64s(&data.b), f64s(&data.d_z));
         let z = oracle::linear(&x, &w, &b, layer.inputs);
         for (y, z) in got.y.iter().zip(&z) {
@@ -118,9 +126,13 @@ fn agrees_with_the_oracle() {
 
 #[test]
 fn small_integers_are_exact_and_accumulate_exactly() {
+    check_exact(&Stream::cpu(1));
+}
+
+fn check_exact(stream: &Stream) {
     for layer in &LAYERS {
         let data = layer.inputs(small_integers);
-        let got = layer.run(&Stream::cpu(1), &data, true);
+        let got = layer.run(stream, &data, true);
         let (x, w, b, d_z) = (f64s(&data.x), f64s(&data.w), f64s(&data.b), f64s(&data.d_z));
         let z = oracle::linear(&x, &w, &b, layer.inputs);
         assert!(got.y.iter().zip(&z).all(|(y, z)| f64::from(*y) == z.value.max(0.0)));
@@ -179,12 +191,13 @@ fn block_sums_are_the_sums_of_smaller_batches() {
 
 #[test]
 fn masks_in_place() {
-    let y = frozen("y", 2, 3, &[1.0, 0.0, -0.0, 2.0, 0.0, 3.0]);
-    let d_y = frozen("d_y", 2, 3, &[5.0; 6]);
-    backward_activation(
-        &Stream::cpu(2),
-        &BackwardActivationArgs { y: &y, d_y: &d_y, activation: Activation::Relu },
-    );
+    check_mask(&Stream::cpu(2));
+}
+
+fn check_mask(stream: &Stream) {
+    let y = frozen_on(stream, "y", 2, 3, &[1.0, 0.0, -0.0, 2.0, 0.0, 3.0]);
+    let d_y = frozen_on(stream, "d_y", 2, 3, &[5.0; 6]);
+    backward_activation(stream, &BackwardActivationArgs { y: &y, d_y: &d_y, activation: Activation::Relu });
     assert_eq!(values(&d_y), [5.0, 0.0, 0.0, 5.0, 0.0, 5.0]);
 }
 
@@ -197,4 +210,30 @@ fn wrong_shapes_are_refused_by_name() {
     let args =
         BackwardWeightsArgs { x: &x, d_z: &d_z, d_w: &d_w, d_b: &d_b, partials, block_len, accumulate };
     backward_weights(&Stream::cpu(1), &args);
+}
+
+mod cuda_tests {
+    use super::super::cuda::{BiasArgs, BiasGradientArgs, MaskArgs, SOURCE, TreeArgs};
+    use super::*;
+    use headlong_device::cuda::testing::{layout_test, stream};
+
+    #[test]
+    fn agrees_with_the_oracle() {
+        if let Some(stream) = stream() {
+            check_bounds(&stream);
+            check_exact(&stream);
+            check_mask(&stream);
+        }
+    }
+
+    #[test]
+    fn layouts() {
+        layout_test!(MaskArgs, &SOURCE, &[]; output, gradient, output_stride, gradient_stride, rows, cols);
+        layout_test!(BiasArgs, &SOURCE, &[]; values, bias, stride, rows, cols, relu);
+        layout_test!(BiasGradientArgs, &SOURCE, &[]; gradient, d_bias, sums, stride, rows, cols, parts, accumulate);
+        layout_test!(
+            TreeArgs, &SOURCE, &[];
+            blocks, total, blocks_stride, total_stride, rows, cols, count, accumulate
+        );
+    }
 }

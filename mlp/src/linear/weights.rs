@@ -82,18 +82,23 @@ impl Weights {
 
     /// Takes the logical matrix, row-major out × in. Call [`Self::refresh`] before the next product.
     pub fn pack(&self, logical: &[f32]) {
-        self.values.write::<f32>().data_mut().copy_from_slice(logical);
+        copy_into(&self.values, logical);
     }
 
     /// Gives the logical matrix, row-major out × in.
     pub fn unpack(&self, logical: &mut [f32]) {
-        logical.copy_from_slice(self.values.read::<f32>().data());
+        let values = self.values.to_vec::<f32>();
+        logical.copy_from_slice(&values.unwrap_or_else(|error| panic!("slot `{}`: {error}", self.name())));
     }
 
     /// Packs the values for [`super::forward`] and [`super::backward_data`]: once after each change.
     ///
-    /// Moves each weight twice; at a batch of 2048 that is about a hundredth of the step.
+    /// Moves each weight twice; at a batch of 2048 that is about a hundredth of the step. On a device products read the values
+    /// themselves, and there is nothing to do.
     pub fn refresh(&self, stream: &Stream) {
+        if self.values.is_on_device() {
+            return;
+        }
         let values = self.values.read::<f32>();
         let (mut forward, mut backward) = (self.forward.write::<f32>(), self.backward.write::<f32>());
         let pool = stream.pool();
@@ -120,4 +125,12 @@ impl Weights {
     pub(super) fn backward_panels(&self) -> &Mat {
         &self.backward
     }
+}
+
+/// Fills a slot wherever it lies: the host's part, before the first step and when a checkpoint is loaded.
+///
+/// # Panics
+/// When the device fails.
+pub(crate) fn copy_into(mat: &Mat, values: &[f32]) {
+    mat.copy_from(values).unwrap_or_else(|error| panic!("slot `{}`: {error}", mat.name()));
 }

@@ -19,14 +19,17 @@
 //! [`total`] adds the blocks in the fixed tree of [`crate::sum`].
 //!
 //! # Work
-//! On the CPU it blocks until done and allocates nothing. Errors: none; wrong shapes panic. NaN passes through to the sums.
+//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two kernels. Errors: none; wrong shapes panic. NaN passes through to the sums.
 //!
 //! # Source
 //! PyTorch `BCEWithLogitsLoss`, `MSELoss`; the stable form of the former is the well-known one.
 
 mod cpu;
+mod cuda;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use cuda::SOURCE;
 
 use crate::sum::tree;
 use headlong_device::{Device, Mat, Stream};
@@ -73,17 +76,29 @@ pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
     assert!(args.sums.rows().saturating_mul(args.block_len) >= samples, "the blocks hold all samples");
     match stream.device() {
         Device::Cpu => cpu::forward_backward(stream, args),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::forward_backward(stream, args),
+        device => unreachable!("no op runs on {device}"),
     }
 }
 
 /// The sum of the losses of all samples, from the block sums of [`forward_backward`]. Reads device memory: for the host's part.
 pub fn total(sums: &Mat) -> f64 {
     let sums = sums.read::<f32>();
-    let count = sums.view().rows();
+    let pairs = (0..sums.view().rows()).map(|index| sums.row(index));
+    total_of_pairs(pairs)
+}
+
+/// As [`total`], of a copy of the sums, two numbers a block: what was brought from a device.
+pub fn total_of(sums: &[f32]) -> f64 {
+    total_of_pairs(sums.chunks(2))
+}
+
+fn total_of_pairs<'a>(pairs: impl ExactSizeIterator<Item = &'a [f32]>) -> f64 {
+    let count = pairs.len();
+    assert!(count <= MAX_SUM_BLOCKS, "{count} blocks of at most {MAX_SUM_BLOCKS}");
     let mut blocks = [0.0_f64; MAX_SUM_BLOCKS];
-    for (index, block) in blocks.iter_mut().enumerate().take(count) {
-        let [sum, rest] = *sums.row(index) else { unreachable!("checked to be two columns") };
+    for (block, pair) in blocks.iter_mut().zip(pairs) {
+        let [sum, rest] = *pair else { unreachable!("a block's sum is two numbers") };
         *block = f64::from(sum) + f64::from(rest);
     }
     tree(count, |into, from| blocks[into] += blocks[from]);
@@ -95,6 +110,7 @@ pub fn probabilities(stream: &Stream, logits: &Mat, probabilities: &Mat) {
     assert_eq!((logits.rows(), logits.cols()), (probabilities.rows(), 1), "one probability per logit");
     match stream.device() {
         Device::Cpu => cpu::probabilities(stream, logits, probabilities),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::probabilities(stream, logits, probabilities),
+        device => unreachable!("no op runs on {device}"),
     }
 }

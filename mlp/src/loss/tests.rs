@@ -1,6 +1,6 @@
 use super::*;
 use crate::oracle;
-use crate::testing::{frozen, values};
+use crate::testing::{frozen, frozen_on, values};
 use headlong_device::testing::uniform;
 
 fn run(
@@ -11,13 +11,25 @@ fn run(
     scale: f32,
     threads: usize,
 ) -> (f64, Vec<f32>) {
+    run_on(&Stream::cpu(threads), kind, (logits, labels), blocks, scale)
+}
+
+fn run_on(
+    stream: &Stream,
+    kind: Loss,
+    (logits, labels): (&[f32], &[f32]),
+    blocks: usize,
+    scale: f32,
+) -> (f64, Vec<f32>) {
     let n = logits.len();
-    let (logits, labels) = (frozen("logits", n, 1, logits), frozen("labels", n, 1, labels));
-    let (d_logits, sums) = (frozen("d_logits", n, 1, &[]), frozen("sums", blocks, 2, &[]));
+    let list = |name, data: &[f32]| frozen_on(stream, name, n, 1, data);
+    let (logits, labels, d_logits) = (list("logits", logits), list("labels", labels), list("d_logits", &[]));
+    let sums = frozen_on(stream, "sums", blocks, 2, &[]);
     let (labels, d_logits, sums, block_len) = (&labels, &d_logits, &sums, n.div_ceil(blocks));
     let args = LossArgs { loss: kind, logits: &logits, labels, d_logits, sums, block_len, scale };
-    forward_backward(&Stream::cpu(threads), &args);
-    (total(sums), values(d_logits))
+    forward_backward(stream, &args);
+    stream.check().unwrap();
+    (total_of(&values(sums)), values(d_logits))
 }
 
 #[test]
@@ -88,5 +100,64 @@ fn probabilities_of_logits() {
     probabilities(&Stream::cpu(1), &frozen("logits", 5, 1, &logits), &out);
     for (got, z) in values(&out).iter().zip(logits) {
         assert!((f64::from(*got) - oracle::sigmoid(f64::from(z))).abs() <= oracle::UNIT);
+    }
+}
+
+mod cuda_tests {
+    use super::super::cuda::{LossKernelArgs, ProbabilityArgs, SOURCE};
+    use super::*;
+    use headlong_device::cuda::testing::{layout_test, stream};
+
+    /// One part and many, one block and many, the last one short or empty.
+    #[test]
+    fn agrees_with_the_cpu() {
+        let Some(stream) = stream() else { return };
+        for (n, blocks) in [(1, 1), (600, 3), (5000, 1), (5000, 2), (2049, 4), (10, 7)] {
+            let logits: Vec<f32> = uniform(1, n).iter().map(|x| 20.0 * x).collect();
+            let labels: Vec<f32> = uniform(2, n).iter().map(|&x| if x > 0.0 { 1.0 } else { 0.0 }).collect();
+            for kind in [Loss::BceWithLogits, Loss::MseOfSigmoid] {
+                let (sum, gradient) = run_on(&stream, kind, (&logits, &labels), blocks, 0.25);
+                let (expected, gradients) = run(kind, &logits, &labels, blocks, 0.25, 1);
+                // f64 on both, in another order, and kept in two f32 with 48 bits: about 2^-47 of each block's sum.
+                assert!((sum - expected).abs() <= 1e-13 * expected, "{n} in {blocks}: {sum}, {expected}");
+                for (got, expected) in gradient.iter().zip(&gradients) {
+                    // Both round the same number in f64, of which exponentials may differ in the last bits.
+                    assert!((got - expected).abs() <= 1.2e-7 * expected.abs() + 1e-16, "{got}, {expected}");
+                }
+                assert_eq!(run_on(&stream, kind, (&logits, &labels), blocks, 0.25).0, sum);
+            }
+        }
+    }
+
+    #[test]
+    fn extremes_are_those_of_the_cpu() {
+        let Some(stream) = stream() else { return };
+        let run =
+            |logits: &[f32], labels: &[f32]| run_on(&stream, Loss::BceWithLogits, (logits, labels), 1, 1.0);
+        let (sum, gradient) = run(&[1e4, -1e4, 1e4, -1e4], &[1.0, 0.0, 0.0, 1.0]);
+        assert_eq!((sum, gradient), (2e4, vec![0.0, 0.0, 1.0, -1.0]));
+        assert!(run(&[0.0, f32::NAN], &[1.0, 0.0]).0.is_nan());
+        assert!(run(&[f32::INFINITY], &[0.0]).0.is_nan());
+    }
+
+    #[test]
+    fn probabilities_of_logits() {
+        let Some(stream) = stream() else { return };
+        let logits = [-200.0, -1.0, 0.0, 1.0, 200.0];
+        let out = frozen_on(&stream, "probabilities", 5, 1, &[]);
+        probabilities(&stream, &frozen_on(&stream, "logits", 5, 1, &logits), &out);
+        for (got, z) in values(&out).iter().zip(logits) {
+            assert!((f64::from(*got) - oracle::sigmoid(f64::from(z))).abs() <= oracle::UNIT);
+        }
+    }
+
+    #[test]
+    fn layouts() {
+        layout_test!(
+            LossKernelArgs, &SOURCE, &[];
+            logits, labels, d_logits, sums, parts, logits_stride, labels_stride, d_logits_stride, sums_stride, samples,
+            block_len, blocks, max_parts, kind, scale
+        );
+        layout_test!(ProbabilityArgs, &SOURCE, &[]; logits, probabilities, logits_stride, probabilities_stride, samples);
     }
 }

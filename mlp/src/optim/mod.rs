@@ -13,16 +13,20 @@
 //! The norm is summed in f64, in 64 chunks of eight lanes each and a fixed tree: neither threads nor instruction set change it.
 //!
 //! # Work
-//! On the CPU it blocks until done and allocates nothing. [`check`] refuses optimisers that have no dense form.
+//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two kernels. [`check`] refuses optimisers that have no dense form.
 //!
 //! # Source
 //! PyTorch `SGD`, `Adagrad`, `Adam`; `torch.nn.utils.clip_grad_norm_`.
 
 mod cpu;
+mod cuda;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use cuda::build;
+
 use crate::error::{MlpError, Result};
+use headlong_device::cuda::DevicePtr;
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::{Arena, ArenaPlan, Device, Stream};
 
@@ -41,6 +45,9 @@ pub struct StepArgs<'a> {
     pub optimizer: &'a Optimizer,
     /// Learning rate and number of the step.
     pub step: &'a Step,
+    /// The same in the memory of a device ([`headlong_device::cuda::DeviceStep`]), which a device reads instead of `step`. The CPU
+    /// ignores it.
+    pub device_step: Option<DevicePtr>,
     /// Largest norm of the gradients, where they are clipped.
     pub clip: Option<f32>,
 }
@@ -59,7 +66,8 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
     }
     match stream.device() {
         Device::Cpu => cpu::step(stream, args),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::step(stream, args),
+        device => unreachable!("no op runs on {device}"),
     }
 }
 
@@ -67,7 +75,8 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
 pub fn norm(stream: &Stream, gradients: &Arena) -> f64 {
     match stream.device() {
         Device::Cpu => cpu::norm(stream, gradients),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::norm(stream, gradients),
+        device => unreachable!("no op runs on {device}"),
     }
 }
 
@@ -88,11 +97,26 @@ pub fn check(optimizer: &Optimizer) -> Result<()> {
 /// # Errors
 /// [`MlpError::NotDense`], and [`MlpError::Device`] when the system refuses the memory.
 pub fn freeze_states(optimizer: &Optimizer, plan: &ArenaPlan) -> Result<Vec<Arena>> {
+    freeze_states_with(optimizer, &|| plan.clone().freeze())
+}
+
+/// As [`freeze_states`], in the memory of the stream's device.
+///
+/// # Errors
+/// As there.
+pub fn freeze_states_on(stream: &Stream, optimizer: &Optimizer, plan: &ArenaPlan) -> Result<Vec<Arena>> {
+    freeze_states_with(optimizer, &|| plan.clone().freeze_on(stream))
+}
+
+fn freeze_states_with(
+    optimizer: &Optimizer,
+    freeze: &dyn Fn() -> headlong_device::Result<Arena>,
+) -> Result<Vec<Arena>> {
     check(optimizer)?;
     let states = optimizer.states();
     let frozen = states.iter().map(|state| {
-        let arena = plan.clone().freeze()?;
-        arena.write_all::<f32>().fill(state.initial);
+        let arena = freeze()?;
+        arena.copy_from(&vec![state.initial; arena.bytes() / size_of::<f32>()])?;
         Ok(arena)
     });
     frozen.collect()

@@ -1,6 +1,8 @@
 use super::*;
 use crate::oracle::OptimizerOracle;
 use headlong_device::DType;
+use headlong_device::cuda::testing::upload;
+use headlong_device::cuda::{CudaStream, DeviceMemory, DeviceStep};
 use headlong_device::testing::uniform;
 
 fn plan() -> ArenaPlan {
@@ -13,22 +15,32 @@ fn plan() -> ArenaPlan {
 
 /// Runs five steps; returns the weights and the last norm.
 fn run(optimizer: &Optimizer, clip: Option<f32>, threads: usize) -> (Vec<f32>, f64) {
-    let stream = Stream::cpu(threads);
-    let (weights, gradients) = (plan().freeze().unwrap(), plan().freeze().unwrap());
-    let states = freeze_states(optimizer, &plan()).unwrap();
-    let len = weights.read_all::<f32>().len();
-    weights.write_all::<f32>().copy_from_slice(&uniform(1, len));
+    run_on(&Stream::cpu(threads), optimizer, clip)
+}
+
+fn run_on(stream: &Stream, optimizer: &Optimizer, clip: Option<f32>) -> (Vec<f32>, f64) {
+    let [weights, gradients] = [(); 2].map(|()| plan().freeze_on(stream).unwrap());
+    let states = freeze_states_on(stream, optimizer, &plan()).unwrap();
+    let len = weights.bytes() / 4;
+    weights.copy_from(&uniform(1, len)).unwrap();
     let mut last = 0.0;
     for number in 1..=5 {
-        gradients.write_all::<f32>().copy_from_slice(&uniform(1 + number, len));
-        last = norm(&stream, &gradients);
+        gradients.copy_from(&uniform(1 + number, len)).unwrap();
+        last = norm(stream, &gradients);
         let step = &Step { learning_rate: 0.01, number };
+        let on_device = stream.as_cuda().map(|stream| on_device(stream, optimizer, step));
         let (first, second) = (states.first(), states.get(1));
-        let args =
-            StepArgs { weights: &weights, gradients: &gradients, first, second, optimizer, step, clip };
-        super::step(&stream, &args);
+        let device_step = on_device.as_ref().map(DeviceMemory::ptr);
+        let (weights, gradients) = (&weights, &gradients);
+        let args = StepArgs { weights, gradients, first, second, optimizer, step, device_step, clip };
+        super::step(stream, &args);
+        stream.synchronize().unwrap();
     }
-    (weights.read_all::<f32>().to_vec(), last)
+    (weights.to_vec::<f32>().unwrap(), last)
+}
+
+fn on_device(stream: &CudaStream, optimizer: &Optimizer, step: &Step) -> DeviceMemory {
+    upload(stream.device(), &DeviceStep::new(step, optimizer).words()).unwrap()
 }
 
 fn optimizers() -> [Optimizer; 3] {
@@ -41,9 +53,13 @@ fn optimizers() -> [Optimizer; 3] {
 
 #[test]
 fn agrees_with_the_oracle_clipped_and_not() {
+    check(&Stream::cpu(2));
+}
+
+fn check(stream: &Stream) {
     for optimizer in &optimizers() {
         for clip in [None, Some(2.0), Some(1e9)] {
-            let (got, last) = run(optimizer, clip, 2);
+            let (got, last) = run_on(stream, optimizer, clip);
             let f64s = |seed| uniform(seed, got.len()).iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
             let states = optimizer.states();
             let state = |i: usize| states.get(i).map_or(vec![], |s| vec![f64::from(s.initial); got.len()]);
@@ -93,8 +109,60 @@ fn a_nan_gradient_is_not_clipped_away() {
             second: None,
             optimizer: &Optimizer::Sgd,
             step: &step,
+            device_step: None,
             clip: Some(1.0),
         },
     );
     assert!(weights.read_all::<f32>()[0].is_nan());
+}
+
+mod cuda_tests {
+    use super::super::cuda::{NormArgs, OptimArgs, SOURCE};
+    use super::*;
+    use headlong_device::cuda::testing::{layout_test, stream};
+
+    #[test]
+    fn agrees_with_the_oracle_clipped_and_not() {
+        if let Some(stream) = stream() {
+            check(&stream);
+        }
+    }
+
+    /// The formulas are the CPU's bit for bit; the norm is summed in another order.
+    #[test]
+    fn the_bits_of_the_cpu_and_the_same_each_time() {
+        let Some(stream) = stream() else { return };
+        for optimizer in &optimizers() {
+            assert_eq!(run_on(&stream, optimizer, None).0, run(optimizer, None, 1).0);
+            assert_eq!(run_on(&stream, optimizer, Some(1.0)), run_on(&stream, optimizer, Some(1.0)));
+        }
+    }
+
+    #[test]
+    fn a_nan_gradient_is_not_clipped_away() {
+        let Some(stream) = stream() else { return };
+        let [weights, gradients] = [(); 2].map(|()| plan().freeze_on(&stream).unwrap());
+        let mut values = gradients.to_vec::<f32>().unwrap();
+        values[3] = f32::NAN;
+        gradients.copy_from(&values).unwrap();
+        let step = &Step { learning_rate: 0.1, number: 1 };
+        let memory = on_device(stream.cuda_body(), &Optimizer::Sgd, step);
+        let (first, second, device_step) = (None, None, Some(memory.ptr()));
+        let (weights, gradients, optimizer) = (&weights, &gradients, &Optimizer::Sgd);
+        let clip = Some(1.0);
+        super::super::step(
+            &stream,
+            &StepArgs { weights, gradients, first, second, optimizer, step, device_step, clip },
+        );
+        assert!(weights.to_vec::<f32>().unwrap()[0].is_nan());
+    }
+
+    #[test]
+    fn layouts() {
+        layout_test!(
+            OptimArgs, &SOURCE, &[];
+            weights, gradients, first, second, step, sum_of_squares, quads, constants, clip
+        );
+        layout_test!(NormArgs, &SOURCE, &[]; gradients, sums, quads);
+    }
 }

@@ -7,14 +7,17 @@
 //! bottom B × D, vectors B × V, out B × (D + V); f32, rows may be strided.
 //!
 //! # Work
-//! On the CPU it blocks until done and allocates nothing. Errors: none; wrong shapes panic.
+//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two kernels. Errors: none; wrong shapes panic.
 //!
 //! # Source
 //! `--arch-interaction-op=cat` of facebookresearch/dlrm.
 
 mod cpu;
+mod cuda;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use cuda::SOURCE;
 
 pub use super::dot::{BackwardArgs, ForwardArgs};
 use headlong_device::{Device, Mat, Stream};
@@ -24,7 +27,8 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     shapes(args.bottom, args.vectors, args.out);
     match stream.device() {
         Device::Cpu => cpu::forward(stream, args),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::forward(stream, args),
+        device => unreachable!("no op runs on {device}"),
     }
 }
 
@@ -34,7 +38,8 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     shapes(args.bottom, args.d_vectors, args.d_out);
     match stream.device() {
         Device::Cpu => cpu::backward(stream, args),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::backward(stream, args),
+        device => unreachable!("no op runs on {device}"),
     }
 }
 

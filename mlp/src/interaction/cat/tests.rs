@@ -1,20 +1,25 @@
 use super::*;
-use crate::testing::{frozen, values, wide};
+use crate::testing::{frozen_on, values, wide_on};
+use headlong_device::Stream;
 
 #[test]
 fn side_by_side_and_apart_again() {
-    let stream = Stream::cpu(2);
-    let bottom = frozen("bottom", 2, 2, &[1.0, -1.0, 0.0, 3.0]);
-    let vectors = frozen("vectors", 2, 3, &[4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
-    let out = wide("out", 2, 5, &[]);
-    forward(&stream, &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
+    check(&Stream::cpu(2));
+}
+
+fn check(stream: &Stream) {
+    let bottom = frozen_on(stream, "bottom", 2, 2, &[1.0, -1.0, 0.0, 3.0]);
+    let vectors = frozen_on(stream, "vectors", 2, 3, &[4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
+    let out = wide_on(stream, "out", 2, 5, &[]);
+    forward(stream, &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
     assert_eq!(values(&out), [1.0, -1.0, 4.0, 5.0, 6.0, 0.0, 3.0, 7.0, 8.0, 9.0]);
     for (bottom_activation, expected) in
         [(Activation::None, [1.0, -1.0, 0.0, 3.0]), (Activation::Relu, [1.0, 0.0, 0.0, 3.0])]
     {
-        let (d_bottom, d_vectors) = (wide("d_bottom", 2, 2, &[]), wide("d_vectors", 2, 3, &[]));
+        let (d_bottom, d_vectors) =
+            (wide_on(stream, "d_bottom", 2, 2, &[]), wide_on(stream, "d_vectors", 2, 3, &[]));
         backward(
-            &stream,
+            stream,
             &BackwardArgs {
                 bottom: &bottom,
                 vectors: &vectors,
@@ -30,3 +35,28 @@ fn side_by_side_and_apart_again() {
 }
 
 use crate::linear::Activation;
+
+mod cuda_tests {
+    use super::super::cuda::{CatBackwardArgs, CatForwardArgs, SOURCE};
+    use headlong_device::cuda::testing::{layout_test, stream};
+
+    #[test]
+    fn side_by_side_and_apart_again() {
+        if let Some(stream) = stream() {
+            super::check(&stream);
+        }
+    }
+
+    #[test]
+    fn layouts() {
+        layout_test!(
+            CatForwardArgs, &SOURCE, &[];
+            bottom, vectors, out, bottom_stride, vectors_stride, out_stride, samples, bottom_cols, vectors_cols
+        );
+        layout_test!(
+            CatBackwardArgs, &SOURCE, &[];
+            bottom, d_out, d_bottom, d_vectors, bottom_stride, d_out_stride, d_bottom_stride, d_vectors_stride, samples,
+            bottom_cols, vectors_cols, relu
+        );
+    }
+}

@@ -16,15 +16,18 @@
 //! sample alone: not on threads, place in the batch or instruction set.
 //!
 //! # Work
-//! On the CPU it blocks until done and allocates nothing. Errors: none; wrong shapes panic.
+//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two kernels. Errors: none; wrong shapes panic.
 //!
 //! # Source
 //! Naumov et al., "Deep Learning Recommendation Model", 2019, §2.1.3; `interact_features` of facebookresearch/dlrm.
 
 mod cpu;
+mod cuda;
 #[cfg(test)]
 mod tests;
 mod vector;
+
+pub(crate) use cuda::build;
 
 use crate::linear::Activation;
 use headlong_device::{Device, Mat, Stream};
@@ -50,7 +53,8 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     shapes(args.bottom, args.vectors, args.out);
     match stream.device() {
         Device::Cpu => cpu::forward(stream, args),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::forward(stream, args),
+        device => unreachable!("no op runs on {device}"),
     }
 }
 
@@ -77,7 +81,8 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     shapes(args.d_bottom, args.d_vectors, args.d_out);
     match stream.device() {
         Device::Cpu => cpu::backward(stream, args),
-        device => unreachable!("no stream of {device} can be made in this build"),
+        Device::Cuda(_) => cuda::backward(stream, args),
+        device => unreachable!("no op runs on {device}"),
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::oracle;
-use crate::testing::{frozen, values, wide};
+use crate::testing::{frozen, frozen_on, values, wide_on};
 use headlong_device::testing::{small_integers, uniform};
 use headlong_device::vector::{Isa, force_isa};
 
@@ -46,17 +46,21 @@ impl Case {
     }
 
     fn run(&self, threads: usize, data: &Inputs, bottom_activation: Activation) -> Results {
+        self.run_on(&Stream::cpu(threads), data, bottom_activation)
+    }
+
+    fn run_on(&self, stream: &Stream, data: &Inputs, bottom_activation: Activation) -> Results {
         let &Case { samples, vectors: count, dim } = self;
-        let (stream, width) = (Stream::cpu(threads), output_width(count, dim));
-        let bottom = wide("bottom", samples, dim, &data.bottom);
-        let vectors = frozen("vectors", samples, count * dim, &data.vectors);
-        let out = wide("out", samples, width, &[]);
-        forward(&stream, &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
-        let d_out = frozen("d_out", samples, width, &data.d_out);
-        let (d_bottom, d_vectors) =
-            (frozen("d_bottom", samples, dim, &[]), wide("d_vectors", samples, count * dim, &[]));
+        let width = output_width(count, dim);
+        let bottom = wide_on(stream, "bottom", samples, dim, &data.bottom);
+        let vectors = frozen_on(stream, "vectors", samples, count * dim, &data.vectors);
+        let out = wide_on(stream, "out", samples, width, &[]);
+        forward(stream, &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
+        let d_out = frozen_on(stream, "d_out", samples, width, &data.d_out);
+        let d_bottom = frozen_on(stream, "d_bottom", samples, dim, &[]);
+        let d_vectors = wide_on(stream, "d_vectors", samples, count * dim, &[]);
         backward(
-            &stream,
+            stream,
             &BackwardArgs {
                 bottom: &bottom,
                 vectors: &vectors,
@@ -66,6 +70,7 @@ impl Case {
                 bottom_activation,
             },
         );
+        stream.check().unwrap();
         Results { out: values(&out), d_bottom: values(&d_bottom), d_vectors: values(&d_vectors) }
     }
 
@@ -147,4 +152,77 @@ fn order_of_the_original() {
     let out = frozen("out", 1, 7, &[]);
     forward(&Stream::cpu(1), &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
     assert_eq!(values(&out), [2.0, 6.0, 10.0, 15.0, 14.0, 21.0, 35.0]);
+}
+
+mod cuda_tests {
+    use super::super::cuda::{DotBackwardArgs, DotForwardArgs, SOURCE};
+    use super::*;
+    use headlong_device::cuda::testing::{layout_test, stream};
+
+    /// Criteo at 16 and 128, odd dims, no vectors, more gradient tiles than lanes, and rows that do not fit into shared memory.
+    const SHAPES: [Case; 6] = [
+        Case { samples: 37, vectors: 26, dim: 16 },
+        Case { samples: 5, vectors: 26, dim: 128 },
+        Case { samples: 3, vectors: 1, dim: 37 },
+        Case { samples: 2, vectors: 70, dim: 20 },
+        Case { samples: 2, vectors: 0, dim: 5 },
+        Case { samples: 2, vectors: 40, dim: 500 },
+    ];
+
+    #[test]
+    fn agrees_with_the_oracle_and_with_the_cpu() {
+        let Some(stream) = stream() else { return };
+        for case in &SHAPES {
+            let data = case.inputs(uniform);
+            let got = case.run_on(&stream, &data, Activation::None);
+            check(case, &data, &got, false);
+            // A gradient is the same chain on every device.
+            let expected = case.run(1, &data, Activation::None);
+            assert_eq!(got.d_bottom, expected.d_bottom, "dim {}", case.dim);
+            assert_eq!(got.d_vectors, expected.d_vectors, "dim {}", case.dim);
+            let data = case.inputs(small_integers);
+            let (got, expected) =
+                (case.run_on(&stream, &data, Activation::Relu), case.run(1, &data, Activation::Relu));
+            assert_eq!(got.out, expected.out, "dim {}", case.dim);
+            assert_eq!(got.d_bottom, expected.d_bottom, "dim {}", case.dim);
+            assert_eq!(got.d_vectors, expected.d_vectors, "dim {}", case.dim);
+        }
+    }
+
+    #[test]
+    fn aligned_and_unaligned_rows_give_the_same() {
+        let Some(stream) = stream() else { return };
+        let case = &SHAPES[0];
+        let data = case.inputs(uniform);
+        let aligned = |name, cols: usize, data: &[f32]| frozen_on(&stream, name, case.samples, cols, data);
+        let (bottom, vectors) =
+            (aligned("bottom", 16, &data.bottom), aligned("vectors", 26 * 16, &data.vectors));
+        let out = aligned("out", output_width(26, 16), &[]);
+        forward(&stream, &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
+        let d_out = aligned("d_out", output_width(26, 16), &data.d_out);
+        let (d_bottom, d_vectors) = (aligned("d_bottom", 16, &[]), aligned("d_vectors", 26 * 16, &[]));
+        let args = BackwardArgs {
+            bottom: &bottom,
+            vectors: &vectors,
+            d_out: &d_out,
+            d_bottom: &d_bottom,
+            d_vectors: &d_vectors,
+            bottom_activation: Activation::Relu,
+        };
+        backward(&stream, &args);
+        let unaligned = case.run_on(&stream, &data, Activation::Relu);
+        assert_eq!(values(&out), unaligned.out);
+        assert_eq!(values(&d_bottom), unaligned.d_bottom);
+        assert_eq!(values(&d_vectors), unaligned.d_vectors);
+    }
+
+    #[test]
+    fn layouts() {
+        layout_test!(DotForwardArgs, &SOURCE, &[]; bottom, vectors, out, bottom_stride, vectors_stride, out_stride, samples, aligned);
+        layout_test!(
+            DotBackwardArgs, &SOURCE, &[];
+            bottom, vectors, d_out, d_bottom, d_vectors, bottom_stride, vectors_stride, d_out_stride, d_bottom_stride,
+            d_vectors_stride, samples, aligned, relu
+        );
+    }
 }

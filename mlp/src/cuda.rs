@@ -1,0 +1,76 @@
+//! What the CUDA bodies of this room share: sizes of grids, scratch memory, planned products; and the list of all kernels.
+
+use headlong_device::cuda::blas::{Matmul, MatmulSpec};
+use headlong_device::cuda::{Build, CudaStream, DeviceMemory};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
+
+/// Threads of a block of elementwise kernels.
+pub(crate) const THREADS: u32 = 256;
+
+/// Blocks of such a kernel for each multiprocessor: all that can be there at once.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
+
+/// Bytes of [`scratch`].
+pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
+
+/// Blocks for `items` pieces of work, a block each, of which some take several in turn.
+pub(crate) fn blocks(stream: &CudaStream, items: usize) -> u32 {
+    let most = stream.device().multiprocessors() * BLOCKS_PER_MULTIPROCESSOR;
+    u32::try_from(items).unwrap_or(u32::MAX).min(most)
+}
+
+/// Memory for what one op hands from its first kernel to its second: never from one op to another. Each stream has its own,
+/// made at its first use; a stream's work is in order, so that nobody else uses it meanwhile.
+pub(crate) fn scratch(stream: &CudaStream) -> Option<Arc<DeviceMemory>> {
+    // Note: one table per process, as streams and contexts are the process's; entries of streams that are gone stay for the next
+    // stream of the same address.
+    static SCRATCH: LazyLock<Mutex<HashMap<(u32, usize), Arc<DeviceMemory>>>> = LazyLock::new(Mutex::default);
+    let mut all = SCRATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (stream.device().ordinal(), stream.raw() as usize);
+    if let Some(memory) = all.get(&key) {
+        return Some(Arc::clone(memory));
+    }
+    match DeviceMemory::new(stream.device(), "scratch of the dense network", SCRATCH_BYTES) {
+        Ok(memory) => Some(Arc::clone(all.entry(key).or_insert(Arc::new(memory)))),
+        Err(error) => {
+            stream.fail(error);
+            None
+        }
+    }
+}
+
+type Plans = HashMap<(u32, usize, MatmulSpec), Option<Arc<Matmul>>>;
+
+/// The plan of a product, made at its first use; none where the library has no algorithm for it.
+pub(crate) fn product(stream: &CudaStream, spec: MatmulSpec) -> Option<Arc<Matmul>> {
+    // Note: one table per process, as with kernels. Plans are few: one for each layer, op and size of batch.
+    static PLANS: LazyLock<RwLock<Plans>> = LazyLock::new(RwLock::default);
+    let key = (stream.device().ordinal(), stream.raw() as usize, spec);
+    if let Some(plan) = PLANS.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return plan.clone();
+    }
+    let plan = Matmul::new(stream, spec).ok().map(Arc::new);
+    PLANS.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(plan).clone()
+}
+
+/// What [`kernels`] lists kernels for.
+#[derive(Debug, Clone, Copy)]
+pub struct Shapes<'a> {
+    /// Vectors of a sample that interact with the bottom output; none where they are only put side by side.
+    pub dot: Option<(usize, usize)>,
+    /// The optimiser of the dense parameters.
+    pub optimizer: &'a headlong_device::optimizer::Optimizer,
+}
+
+/// All kernels that a model needs, for builds ahead of time.
+pub fn kernels(shapes: &Shapes<'_>) -> Vec<Build> {
+    let plain = |source| Build { source, defines: Vec::new() };
+    let mut all = vec![plain(&crate::linear::SOURCE), plain(&crate::loss::SOURCE)];
+    all.push(match shapes.dot {
+        Some((vectors, dim)) => crate::interaction::dot::build(vectors, dim),
+        None => plain(&crate::interaction::cat::SOURCE),
+    });
+    all.push(crate::optim::build(shapes.optimizer));
+    all
+}

@@ -1,0 +1,82 @@
+//! Launches of `cat.cu`.
+
+use super::{BackwardArgs, ForwardArgs};
+use crate::cuda::{THREADS, blocks};
+use crate::linear::Activation;
+use headlong_device::Stream;
+use headlong_device::cuda::{DevicePtr, Launch, Source};
+
+pub static SOURCE: Source = Source { name: "mlp/cat", text: include_str!("cat.cu") };
+
+/// As in `cat.cu`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct CatForwardArgs {
+    pub(super) bottom: DevicePtr,
+    pub(super) vectors: DevicePtr,
+    pub(super) out: DevicePtr,
+    pub(super) bottom_stride: u64,
+    pub(super) vectors_stride: u64,
+    pub(super) out_stride: u64,
+    pub(super) samples: u64,
+    pub(super) bottom_cols: u64,
+    pub(super) vectors_cols: u64,
+}
+
+/// As in `cat.cu`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct CatBackwardArgs {
+    pub(super) bottom: DevicePtr,
+    pub(super) d_out: DevicePtr,
+    pub(super) d_bottom: DevicePtr,
+    pub(super) d_vectors: DevicePtr,
+    pub(super) bottom_stride: u64,
+    pub(super) d_out_stride: u64,
+    pub(super) d_bottom_stride: u64,
+    pub(super) d_vectors_stride: u64,
+    pub(super) samples: u64,
+    pub(super) bottom_cols: u64,
+    pub(super) vectors_cols: u64,
+    pub(super) relu: u64,
+}
+
+pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
+    let launched = CatForwardArgs {
+        bottom: args.bottom.device_ptr(),
+        vectors: args.vectors.device_ptr(),
+        out: args.out.device_ptr(),
+        bottom_stride: args.bottom.stride() as u64,
+        vectors_stride: args.vectors.stride() as u64,
+        out_stride: args.out.stride() as u64,
+        samples: args.bottom.rows() as u64,
+        bottom_cols: args.bottom.cols() as u64,
+        vectors_cols: args.vectors.cols() as u64,
+    };
+    run(stream, "cat_forward", args.bottom.rows(), &launched);
+}
+
+pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
+    let launched = CatBackwardArgs {
+        bottom: args.bottom.device_ptr(),
+        d_out: args.d_out.device_ptr(),
+        d_bottom: args.d_bottom.device_ptr(),
+        d_vectors: args.d_vectors.device_ptr(),
+        bottom_stride: args.bottom.stride() as u64,
+        d_out_stride: args.d_out.stride() as u64,
+        d_bottom_stride: args.d_bottom.stride() as u64,
+        d_vectors_stride: args.d_vectors.stride() as u64,
+        samples: args.bottom.rows() as u64,
+        bottom_cols: args.bottom.cols() as u64,
+        vectors_cols: args.d_vectors.cols() as u64,
+        relu: u64::from(args.bottom_activation == Activation::Relu),
+    };
+    run(stream, "cat_backward", args.bottom.rows(), &launched);
+}
+
+/// A warp a sample.
+fn run<A: Copy>(stream: &Stream, entry: &'static str, samples: usize, args: &A) {
+    let stream = stream.cuda_body();
+    let shape = Launch::new(blocks(stream, samples.div_ceil(THREADS as usize / 32)), THREADS);
+    stream.run(&SOURCE, &[], entry, shape, args);
+}

@@ -1,0 +1,136 @@
+// What dense layers need beside their products, and instead of an epilogue that the library does not have for a shape. One thread
+// takes one element or one column; rows lie `stride` elements apart.
+
+constexpr u32 THREADS = 256;
+
+struct MaskArgs {
+    const float *output;
+    float *gradient;
+    u64 output_stride;
+    u64 gradient_stride;
+    u64 rows;
+    u64 cols;
+};
+
+struct BiasArgs {
+    float *values;
+    const float *bias;
+    u64 stride;
+    u64 rows;
+    u64 cols;
+    // Whether negative results become zero.
+    u64 relu;
+};
+
+struct BiasGradientArgs {
+    const float *gradient;
+    float *d_bias;
+    // Sums of parts of the rows, parts × cols, where there are several.
+    float *sums;
+    u64 stride;
+    u64 rows;
+    u64 cols;
+    u64 parts;
+    // Whether to add to what d_bias holds.
+    u64 accumulate;
+};
+
+struct TreeArgs {
+    // Blocks of equally many rows, one under the other; used up.
+    float *blocks;
+    float *total;
+    u64 blocks_stride;
+    u64 total_stride;
+    u64 rows;
+    u64 cols;
+    u64 count;
+    // Whether to add to what the total holds.
+    u64 accumulate;
+};
+
+inline __device__ u64 first_item() { return (u64)blockIdx.x * THREADS + threadIdx.x; }
+
+inline __device__ u64 items_at_once() { return (u64)gridDim.x * THREADS; }
+
+// Zero where the output is not above zero: the derivative of a ReLU by its output.
+extern "C" __global__ void __launch_bounds__(THREADS) mask_gradient(const MaskArgs a) {
+    for (u64 item = first_item(); item < a.rows * a.cols; item += items_at_once()) {
+        const u64 row = item / a.cols, col = item % a.cols;
+        if (!(a.output[row * a.output_stride + col] > 0.0f)) {
+            a.gradient[row * a.gradient_stride + col] = 0.0f;
+        }
+    }
+}
+
+// Adds a bias to each row, and applies the activation.
+extern "C" __global__ void __launch_bounds__(THREADS) add_bias(const BiasArgs a) {
+    for (u64 item = first_item(); item < a.rows * a.cols; item += items_at_once()) {
+        const u64 col = item % a.cols;
+        float &value = a.values[item / a.cols * a.stride + col];
+        const float sum = value + a.bias[col];
+        // A NaN stays one.
+        value = a.relu && sum <= 0.0f ? 0.0f : sum;
+    }
+}
+
+// Sums of the columns over each of the parts of the rows, in order: a block takes 32 columns of a part, and its eight warps take
+// the rows in turn.
+extern "C" __global__ void __launch_bounds__(THREADS) bias_gradient_parts(const BiasGradientArgs a) {
+    __shared__ float sums[THREADS];
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u64 groups = (a.cols + 31) / 32;
+    for (u64 item = blockIdx.x; item < groups * a.parts; item += gridDim.x) {
+        const u64 part = item / groups, col = item % groups * 32 + lane;
+        const u64 end = a.rows * (part + 1) / a.parts;
+        float sum = 0.0f;
+#pragma unroll 4
+        for (u64 row = a.rows * part / a.parts + warp; row < end; row += THREADS / 32) {
+            sum += col < a.cols ? a.gradient[row * a.stride + col] : 0.0f;
+        }
+        sums[threadIdx.x] = sum;
+        for (u32 distance = THREADS / 2; distance >= 32; distance /= 2) {
+            // What a thread adds, another has stored.
+            __syncthreads();
+            if (threadIdx.x < distance) {
+                sums[threadIdx.x] += sums[threadIdx.x + distance];
+            }
+        }
+        if (warp == 0 && col < a.cols) {
+            if (a.parts > 1) {
+                a.sums[part * a.cols + col] = sums[lane];
+            } else {
+                a.d_bias[col] = a.accumulate ? a.d_bias[col] + sums[lane] : sums[lane];
+            }
+        }
+        // The first warp has read its sums before the next item's are stored over them.
+        __syncthreads();
+    }
+}
+
+// Adds up the parts in their order.
+extern "C" __global__ void __launch_bounds__(THREADS) bias_gradient_total(const BiasGradientArgs a) {
+    for (u64 col = first_item(); col < a.cols; col += items_at_once()) {
+        float sum = 0.0f;
+#pragma unroll 4
+        for (u64 part = 0; part < a.parts; part++) {
+            sum += a.sums[part * a.cols + col];
+        }
+        a.d_bias[col] = a.accumulate ? a.d_bias[col] + sum : sum;
+    }
+}
+
+// Adds up blocks in the fixed tree of the sums over samples: neighbours first, then pairs of those.
+extern "C" __global__ void __launch_bounds__(THREADS) add_blocks(const TreeArgs a) {
+    for (u64 item = first_item(); item < a.rows * a.cols; item += items_at_once()) {
+        const u64 row = item / a.cols, col = item % a.cols;
+        float *blocks = a.blocks + row * a.blocks_stride + col;
+        const u64 step = a.rows * a.blocks_stride;
+        for (u64 distance = 1; distance < a.count; distance *= 2) {
+            for (u64 into = 0; into + distance < a.count; into += 2 * distance) {
+                blocks[into * step] += blocks[(into + distance) * step];
+            }
+        }
+        float &total = a.total[row * a.total_stride + col];
+        total = a.accumulate ? total + blocks[0] : blocks[0];
+    }
+}

@@ -1,0 +1,90 @@
+// Dense optimisers, one pass over the arena of all parameters: four elements a thread at a time. Arenas start and end at
+// multiples of 64 bytes, and the gaps between slots hold zeros in gradients.
+
+#ifndef HL_OPTIMIZER
+#define HL_OPTIMIZER HL_SGD
+#endif
+
+constexpr u32 THREADS = 256;
+// Parts that the norm is summed in, whatever the length.
+constexpr u32 NORM_PARTS = 128;
+
+struct OptimArgs {
+    float *weights;
+    float *gradients;
+    float *first;
+    float *second;
+    const DeviceStep *step;
+    // The sum of the squares of all gradients, where they are clipped.
+    const double *sum_of_squares;
+    // Quads of elements.
+    u64 quads;
+    OptimizerConstants constants;
+    float clip;
+};
+
+struct NormArgs {
+    const float *gradients;
+    // NORM_PARTS sums, of which the first becomes the whole.
+    double *sums;
+    u64 quads;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) norm_parts(const NormArgs a) {
+    const float4 *gradients = reinterpret_cast<const float4 *>(a.gradients);
+    for (u32 part = blockIdx.x; part < NORM_PARTS; part += gridDim.x) {
+        const u64 end = a.quads * (part + 1) / NORM_PARTS;
+        double sum = 0.0;
+        for (u64 i = a.quads * part / NORM_PARTS + threadIdx.x; i < end; i += THREADS) {
+            const float4 g = gradients[i];
+            sum += ((double)g.x * g.x + (double)g.y * g.y) + ((double)g.z * g.z + (double)g.w * g.w);
+        }
+        sum = block_sum(sum);
+        if (threadIdx.x == 0) {
+            a.sums[part] = sum;
+        }
+    }
+}
+
+// One block.
+extern "C" __global__ void __launch_bounds__(THREADS) norm_total(const NormArgs a) {
+    const double sum = block_sum(threadIdx.x < NORM_PARTS ? a.sums[threadIdx.x] : 0.0);
+    if (threadIdx.x == 0) {
+        a.sums[0] = sum;
+    }
+}
+
+// PyTorch's factor: at most 1, and a little less than clip / norm. A NaN norm gives a NaN factor, so that a broken step shows.
+inline __device__ float clip_factor(double sum_of_squares, float clip) {
+    const double factor = (double)clip / (sqrt(sum_of_squares) + 1e-6);
+    return factor >= 1.0 ? 1.0f : (float)factor;
+}
+
+constexpr i32 STATES = element_states<HL_OPTIMIZER>;
+
+extern "C" __global__ void __launch_bounds__(THREADS) optim_step(const OptimArgs a) {
+    const DeviceStep step = *a.step;
+    const float factor = a.sum_of_squares ? clip_factor(*a.sum_of_squares, a.clip) : 1.0f;
+    float4 *weights = reinterpret_cast<float4 *>(a.weights), *gradients = reinterpret_cast<float4 *>(a.gradients);
+    float4 *first = reinterpret_cast<float4 *>(a.first), *second = reinterpret_cast<float4 *>(a.second);
+    for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < a.quads; i += (u64)gridDim.x * THREADS) {
+        float4 w = weights[i], g = gradients[i];
+        float4 m = STATES >= 1 ? first[i] : w, v = STATES >= 2 ? second[i] : w;
+        if (factor != 1.0f) {
+            g = {g.x * factor, g.y * factor, g.z * factor, g.w * factor};
+            // As on the CPU, whoever reads the gradients afterwards finds the clipped ones.
+            gradients[i] = g;
+        }
+        update<HL_OPTIMIZER>(w.x, m.x, v.x, g.x, a.constants, step);
+        update<HL_OPTIMIZER>(w.y, m.y, v.y, g.y, a.constants, step);
+        update<HL_OPTIMIZER>(w.z, m.z, v.z, g.z, a.constants, step);
+        update<HL_OPTIMIZER>(w.w, m.w, v.w, g.w, a.constants, step);
+        weights[i] = w;
+        if (STATES >= 1) {
+            first[i] = m;
+        }
+        if (STATES >= 2) {
+            second[i] = v;
+        }
+    }
+}
