@@ -1,6 +1,5 @@
 // driver_module.cpp - compiled kernels: loading, looking up, launching.
 #include <dlfcn.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -26,24 +25,50 @@ size_t image_bytes(const unsigned char* image) {
   return sections + size_t(entry) * count;
 }
 
-// Each load is an object of its own (a memory file), so that each has its own shared variables.
+// Writes the image to a file of its own: the dynamic loader takes files of one name, or one file, for the same object, and
+// each load must have its own shared variables.
+std::string write_image(const unsigned char* image, size_t bytes) {
+  const char* base = getenv("TMPDIR");
+  std::string path = std::string(base && *base ? base : "/tmp") + "/softcuda-module-XXXXXX";
+  const int file = mkstemp(path.data());
+  if (file < 0) return "";
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t n = write(file, image + done, bytes - done);
+    if (n <= 0) {
+      close(file);
+      unlink(path.c_str());
+      return "";
+    }
+    done += size_t(n);
+  }
+  close(file);
+  return path;
+}
+
+// The file is needed no more, but by the sanitizers, which find source lines in it: they get it until the process ends.
+void remove_image(const std::string& path) {
+#if defined(__SANITIZE_ADDRESS__) || defined(SOFTCUDA_TSAN)
+  static std::vector<std::string>* kept = [] {
+    atexit([] {
+      for (const std::string& p : *kept) unlink(p.c_str());
+    });
+    return new std::vector<std::string>;
+  }();
+  kept->push_back(path);
+#else
+  unlink(path.c_str());
+#endif
+}
+
 int load(Module** out, const void* data) {
   Driver& d = driver();
   const unsigned char* image = static_cast<const unsigned char*>(data);
   if (memcmp(image, "\177ELF", 4) != 0) return kInvalidImage;
-  // A real cubin is an ELF file for machine 190; ours is for x86-64.
-  if (image[18] != 62) return 209;  // CUDA_ERROR_NO_BINARY_FOR_GPU
-  const size_t bytes = image_bytes(image);
-  const int file = memfd_create("softcuda-module", MFD_CLOEXEC);
-  if (file < 0) return kOutOfMemory;
-  for (size_t done = 0; done < bytes;) {
-    const ssize_t n = write(file, image + done, bytes - done);
-    if (n <= 0) return close(file), int(kOutOfMemory);
-    done += size_t(n);
-  }
-  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  if (image[18] != 62) return 209;  // not for x86-64 but a GPU's: CUDA_ERROR_NO_BINARY_FOR_GPU
+  const std::string path = write_image(image, image_bytes(image));
+  if (path.empty()) return kOutOfMemory;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  close(file);
+  remove_image(path);
   if (!handle) return fprintf(stderr, "softcuda: %s\n", dlerror()), int(kInvalidImage);
   auto* table = static_cast<const HostcudaModule*>(dlsym(handle, "hostcuda_module"));
   if (!table || table->version != kHostcudaVersion) {
