@@ -151,6 +151,7 @@ fn nothing_to_exchange_is_no_work() {
         collectives.broadcast(&stream, Rank(1), at, 0).unwrap();
         stream.synchronize().unwrap();
         assert_eq!(download(&memory), [1.0]);
+        collectives.close().unwrap();
     });
 }
 
@@ -166,6 +167,7 @@ fn sums_have_the_same_bits_on_all_ranks() {
         let collectives = attach(communicator, &stream);
         collectives.all_reduce_f32(&stream, memory.ptr(), own.len()).unwrap();
         stream.synchronize().unwrap();
+        collectives.close().unwrap();
         download(&memory)
     });
     assert!(sums.iter().all(|sum| sum == &sums[0]));

@@ -42,12 +42,12 @@ fn lengths_that_do_not_fit_are_an_error_on_both_ranks() {
         let collectives = communicator.attach_device(&stream).unwrap();
         let memory = upload(&stream, &[1.0; 8]);
         let len = 4 + communicator.rank().0;
-        collectives.all_reduce_f32(&stream, memory.ptr(), len).unwrap();
-        let synchronized = stream.synchronize();
-        (synchronized.is_err(), collectives.check().unwrap_err())
+        // A rank may hear of it as early as here, where the other has come first.
+        let enqueued = collectives.all_reduce_f32(&stream, memory.ptr(), len);
+        let _ = stream.synchronize();
+        enqueued.and_then(|()| collectives.check()).unwrap_err()
     });
-    for (failed, error) in answers {
-        assert!(failed, "the stream has not failed");
+    for error in answers {
         let text = error.to_string();
         assert!(text.contains("all-reduce of 4 elements") && text.contains("all-reduce of 5"), "{text}");
         assert!(matches!(error, CommError::Device { .. }), "{text}");

@@ -599,8 +599,7 @@ int arrive(Comm** made, int ranks, Id id, int rank, bool blocking) {
 }
 
 int state_of(Comm* comm) {
-    if (comm->state != Success) return comm->state;
-    if (!comm->shared) return Success;
+    if (!comm->shared) return comm->state;
     if (comm->shared->failed) return fail(comm, InvalidUsage, "%s", comm->shared->failed == 2 ? comm->shared->reason : "");
     if (comm->shared->num_arrived != comm->ranks) return InProgress;
     for (int peer = 0; peer < comm->ranks; peer++)

@@ -90,7 +90,8 @@ pub trait DeviceCollectives: Send + Sync {
     /// Ends the job for all ranks with `error`, unless it has failed already, and gives up what waits on the device.
     fn abort(&self, error: CommError);
 
-    /// Ends the collectives with all ranks, after the streams are done. Dropping them without gives up what still waits.
+    /// Ends the collectives with all ranks, after the streams are done. Dropping them without gives up what still waits, and
+    /// is a failure to ranks that are not done.
     ///
     /// # Errors
     /// The job's first error.

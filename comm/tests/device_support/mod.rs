@@ -6,7 +6,7 @@ use headlong_comm::{CommOptions, Communicator, Topology};
 use headlong_device::Stream;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, testing};
 use headlong_device::pool::Pool;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Whether there are `count` devices; a line that says why not.
@@ -25,12 +25,17 @@ pub fn stream_on(ordinal: u32) -> Stream {
     Stream::cuda(&device, Arc::new(Pool::new(1))).expect("a stream")
 }
 
+/// Waiting for a whole device, as reading its memory does, waits for what every test of the process has enqueued there: tests
+/// whose ranks wait for each other take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// Runs `work` once for each rank, with a stream of a device of its own, from device `first` on.
 pub fn on_devices<R: Send>(
     ranks: u32,
     first: u32,
     work: impl Fn(&Communicator, Stream) -> R + Sync,
 ) -> Vec<R> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let options = CommOptions { deadline: Duration::from_secs(20), ..CommOptions::default() };
     run_ranks_with(&Topology::one_node(ranks as usize), options, |communicator| {
         let stream = stream_on(first + communicator.rank().0 as u32);
