@@ -24,6 +24,8 @@ struct Inner {
     modules: Modules,
     /// For copies and fills outside of every schedule: at start, at checkpoints and in tests.
     service: OnceLock<usize>,
+    /// cuBLASLt's handle, made with the first plan.
+    blas: OnceLock<usize>,
 }
 
 // SAFETY: handles of the driver, which locks inside; contexts live as long as the process.
@@ -69,6 +71,7 @@ impl CudaDevice {
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
             modules: Modules::default(),
             service: OnceLock::new(),
+            blas: OnceLock::new(),
         };
         let device = Self(Arc::new(inner));
         device.bind()?;
@@ -152,6 +155,10 @@ impl CudaDevice {
     #[inline]
     pub(crate) fn bind(&self) -> Result<()> {
         driver::bind(self.0.context)
+    }
+
+    pub(crate) fn blas_handle(&self) -> &OnceLock<usize> {
+        &self.0.blas
     }
 
     pub(crate) fn modules(&self) -> &Modules {

@@ -4,6 +4,7 @@ mod caching;
 mod compiling;
 mod formulas;
 mod numbers;
+mod products;
 mod streams;
 mod transfers;
 

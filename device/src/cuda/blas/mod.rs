@@ -3,9 +3,16 @@
 //! All matrices are row-major, as everywhere in Headlong. cuBLASLt thinks in columns: a row-major matrix is its own
 //! transpose there, so that `D = A·B` is asked for as `Dᵀ = Bᵀ·Aᵀ`, with no copy.
 
-use super::{CudaStream, DevicePtr};
+mod algorithms;
+mod library;
+mod plan;
+
+pub use algorithms::{Algorithms, set_algorithm_file};
+pub use library::library_version;
+pub use plan::Matmul;
+
+use super::DevicePtr;
 use crate::dtype::DType;
-use crate::error::{DeviceError, Result};
 
 /// How products are computed; sums are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -111,28 +118,4 @@ pub const fn aux_stride_bits(n: usize) -> usize {
 /// `row · aux_stride_bits(n) / 8 + column / 8`.
 pub const fn aux_bytes(m: usize, n: usize) -> usize {
     m * aux_stride_bits(n) / 8
-}
-
-/// A planned product.
-#[derive(Debug)]
-pub struct Matmul {
-    spec: MatmulSpec,
-}
-
-impl Matmul {
-    /// Plans a product for a device: descriptors, and the algorithm. Makes the stream's workspace if it has none yet.
-    pub fn new(stream: &CudaStream, spec: MatmulSpec) -> Result<Self> {
-        let _ = (stream, spec);
-        Err(DeviceError::Misuse { what: "planning a product".to_owned(), reason: "not there yet".to_owned() })
-    }
-
-    /// What it computes.
-    pub fn spec(&self) -> &MatmulSpec {
-        &self.spec
-    }
-
-    /// Enqueues the product. Failures are kept in the stream.
-    pub fn run(&self, stream: &CudaStream, args: &MatmulArgs) {
-        let _ = (stream, args);
-    }
 }

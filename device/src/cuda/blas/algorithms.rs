@@ -1,0 +1,154 @@
+//! Which algorithm for which product: timed once, kept in a file.
+
+use super::library::library_version;
+use super::plan::Matmul;
+use super::{Epilogue, MatmulArgs, MatmulSpec, Operand, aux_bytes};
+use crate::cuda::{CudaStream, DeviceMemory, Event};
+use crate::error::{DeviceError, Result};
+use cudarc::cublaslt::sys;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, RwLock};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Runs of a proposal that are timed, after one that is not.
+const TIMED_RUNS: usize = 8;
+
+static FILE: RwLock<Option<PathBuf>> = RwLock::new(None);
+/// One search at a time per process: two would time each other.
+static SEARCH: Mutex<()> = Mutex::new(());
+
+/// Sets the file in which chosen algorithms are kept; `None`, the default, takes the library's first proposals.
+pub fn set_algorithm_file(file: Option<PathBuf>) {
+    *FILE.write().unwrap_or_else(PoisonError::into_inner) = file;
+}
+
+/// Chosen algorithms by product, device and version of the library: one line each, `key word word …`, all hexadecimal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Algorithms(BTreeMap<String, [u64; 8]>);
+
+impl Algorithms {
+    /// Reads a file; one that is not there is empty, and lines that are none are left out.
+    pub fn read(file: &Path) -> Self {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let line = |line: &str| {
+            let mut words = line.split_whitespace();
+            let key = words.next()?.to_owned();
+            let words: Vec<u64> = words.map(|word| u64::from_str_radix(word, 16).ok()).collect::<Option<_>>()?;
+            Some((key, words.try_into().ok()?))
+        };
+        Self(text.lines().filter_map(line).collect())
+    }
+
+    /// Writes the file aside and renames it.
+    pub fn write(&self, file: &Path) -> Result<()> {
+        let failed = |source| DeviceError::KernelCache { path: file.display().to_string(), source };
+        let line = |(key, words): (&String, &[u64; 8])| {
+            let words: Vec<String> = words.iter().map(|word| format!("{word:x}")).collect();
+            format!("{key} {}\n", words.join(" "))
+        };
+        let text: String = self.0.iter().map(line).collect();
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let aside = file.with_extension(format!("{}.part", std::process::id()));
+        std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, file)).map_err(failed)
+    }
+
+    /// The algorithm kept for a key.
+    pub fn get(&self, key: &str) -> Option<[u64; 8]> {
+        self.0.get(key).copied()
+    }
+
+    /// Keeps an algorithm.
+    pub fn insert(&mut self, key: String, words: [u64; 8]) {
+        self.0.insert(key, words);
+    }
+}
+
+/// Everything that decides which algorithm is fastest, and whether it exists.
+fn key(stream: &CudaStream, spec: &MatmulSpec) -> Result<String> {
+    let text = format!("{spec:?} {} {}", stream.device().name(), library_version()?);
+    Ok(format!("{:032x}", xxh3_128(text.as_bytes())))
+}
+
+/// The proposal that the file names, or the fastest, which the file then names; the first without a file.
+pub(super) fn choose(
+    stream: &CudaStream,
+    plan: &mut Matmul,
+    proposals: &[sys::cublasLtMatmulHeuristicResult_t],
+) -> Result<sys::cublasLtMatmulHeuristicResult_t> {
+    let file = FILE.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let Some(file) = file else { return Ok(proposals[0]) };
+    let _turn = SEARCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = key(stream, plan.spec())?;
+    let kept = Algorithms::read(&file).get(&key);
+    if let Some(found) = kept.and_then(|words| proposals.iter().find(|p| p.algo.data == words)) {
+        return Ok(*found);
+    }
+    let chosen = fastest(stream, plan, proposals)?;
+    // Read again: another process may have written meanwhile.
+    let mut algorithms = Algorithms::read(&file);
+    algorithms.insert(key, chosen.algo.data);
+    algorithms.write(&file)?;
+    Ok(chosen)
+}
+
+/// Times each proposal on matrices of zeros.
+fn fastest(
+    stream: &CudaStream,
+    plan: &mut Matmul,
+    proposals: &[sys::cublasLtMatmulHeuristicResult_t],
+) -> Result<sys::cublasLtMatmulHeuristicResult_t> {
+    let scratch = Scratch::new(stream, plan.spec())?;
+    let args = scratch.args();
+    let mut best = (f64::INFINITY, proposals[0]);
+    for proposal in proposals {
+        plan.take(proposal);
+        plan.run(stream, &args);
+        let start = Event::with_timing(stream.device())?;
+        let end = Event::with_timing(stream.device())?;
+        stream.record(&start);
+        (0..TIMED_RUNS).for_each(|_| plan.run(stream, &args));
+        stream.record(&end);
+        stream.check()?;
+        end.synchronize()?;
+        let time = end.elapsed_us(&start)?;
+        if time < best.0 {
+            best = (time, *proposal);
+        }
+    }
+    Ok(best.1)
+}
+
+/// Zeroed matrices of a product's shapes.
+struct Scratch {
+    a: DeviceMemory,
+    b: DeviceMemory,
+    d: DeviceMemory,
+    bias: DeviceMemory,
+    aux: DeviceMemory,
+}
+
+impl Scratch {
+    fn new(stream: &CudaStream, spec: &MatmulSpec) -> Result<Self> {
+        let take = |bytes| DeviceMemory::new(stream.device(), "search of an algorithm", bytes);
+        let stored = |operand: &Operand, rows: usize, cols: usize| {
+            operand.stride * operand.dtype.bytes() * if operand.transposed { cols } else { rows }
+        };
+        let aux = if spec.epilogue.has_aux() { aux_bytes(spec.m, spec.n) } else { 0 };
+        let bias = if spec.epilogue == Epilogue::None { 0 } else { 4 * spec.m.max(spec.n) };
+        Ok(Self {
+            a: take(stored(&spec.a, spec.m, spec.k))?,
+            b: take(stored(&spec.b, spec.k, spec.n))?,
+            d: take(stored(&spec.d, spec.m, spec.n))?,
+            bias: take(bias)?,
+            aux: take(aux)?,
+        })
+    }
+
+    fn args(&self) -> MatmulArgs {
+        let (bias, aux) = (self.bias.ptr(), self.aux.ptr());
+        MatmulArgs { bias, aux, ..MatmulArgs::new(self.a.ptr(), self.b.ptr(), self.d.ptr()) }
+    }
+}

@@ -1,0 +1,223 @@
+//! A product planned once: descriptions, the algorithm, the stream's workspace.
+
+use super::library::{Description, Layout, Preference, check, handle};
+use super::{Epilogue, MatmulArgs, MatmulSpec, Operand, algorithms};
+use crate::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr};
+use crate::error::{DeviceError, Result};
+use cudarc::cublaslt::sys;
+use std::sync::{Mutex, PoisonError};
+
+/// Workspace of a stream: what cuBLASLt's documentation recommends for Hopper.
+const WORKSPACE_BYTES: usize = 32 << 20;
+/// The software device needs little.
+const SOFTWARE_WORKSPACE_BYTES: usize = 64 << 10;
+/// Algorithms to choose from.
+const CANDIDATES: usize = 8;
+
+/// A planned product. Any stream of its device may run it, one thread at a time.
+#[derive(Debug)]
+pub struct Matmul {
+    device: CudaDevice,
+    spec: MatmulSpec,
+    /// Held while the library reads it: the epilogue's addresses are part of it.
+    description: Mutex<Description>,
+    a: Layout,
+    b: Layout,
+    d: Layout,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+}
+
+impl Matmul {
+    /// Plans a product for the stream's device, and makes the stream's workspace if it has none yet.
+    ///
+    /// The algorithm is the one kept in the algorithm file, if one is set and has it; else, with a file, the fastest of the
+    /// library's first proposals, timed now and kept; else its first proposal.
+    pub fn new(stream: &CudaStream, spec: MatmulSpec) -> Result<Self> {
+        check_spec(&spec)?;
+        let proposals = Self::proposals(stream, &spec)?;
+        let first = proposals[0];
+        let mut plan = Self::with_algorithm(stream, spec, &first)?;
+        if proposals.len() > 1 {
+            let chosen = algorithms::choose(stream, &mut plan, &proposals)?;
+            plan.take(&chosen);
+        }
+        Ok(plan)
+    }
+
+    fn with_algorithm(
+        stream: &CudaStream,
+        spec: MatmulSpec,
+        result: &sys::cublasLtMatmulHeuristicResult_t,
+    ) -> Result<Self> {
+        let (a, b, d) = layouts(&spec)?;
+        Ok(Self {
+            device: stream.device().clone(),
+            spec,
+            description: Mutex::new(Description::new(&spec)?),
+            a,
+            b,
+            d,
+            algorithm: result.algo,
+        })
+    }
+
+    /// Makes a proposal the plan's algorithm.
+    pub(super) fn take(&mut self, result: &sys::cublasLtMatmulHeuristicResult_t) {
+        self.algorithm = result.algo;
+    }
+
+    /// The library's proposals, the one it thinks fastest first; at least one.
+    fn proposals(
+        stream: &CudaStream,
+        spec: &MatmulSpec,
+    ) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>> {
+        let handle = handle(stream.device())?;
+        let workspace = workspace(stream)?;
+        let description = Description::new(spec)?;
+        let (a, b, d) = layouts(spec)?;
+        // Some versions look at the addresses' alignment already here: any aligned ones.
+        description.set_pointers(spec.epilogue, workspace.ptr().0, workspace.ptr().0)?;
+        let (of_a, of_b, of_d) = (alignment(&spec.a), alignment(&spec.b), alignment(&spec.d));
+        let preference = Preference::new(workspace.bytes(), [of_b, of_a, of_d, of_d])?;
+        // SAFETY: plain numbers, for which zeros are values.
+        let mut results: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = unsafe { std::mem::zeroed() };
+        let mut found = 0;
+        // SAFETY: living descriptions; room for as many results as said. The library's A is our B.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                handle,
+                description.raw(),
+                b.raw(),
+                a.raw(),
+                d.raw(),
+                d.raw(),
+                preference.raw(),
+                CANDIDATES as i32,
+                results.as_mut_ptr(),
+                &mut found,
+            )
+        };
+        check(status, || format!("choosing an algorithm for {spec:?}"))?;
+        let usable = |result: &&sys::cublasLtMatmulHeuristicResult_t| {
+            result.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS
+        };
+        let proposals: Vec<_> = results[..found.max(0) as usize].iter().filter(usable).copied().collect();
+        if proposals.is_empty() {
+            let reason = "cuBLASLt has no algorithm for it".to_owned();
+            return Err(DeviceError::Misuse { what: format!("{spec:?}"), reason });
+        }
+        Ok(proposals)
+    }
+
+    /// What it computes.
+    pub fn spec(&self) -> &MatmulSpec {
+        &self.spec
+    }
+
+    /// Enqueues the product. Failures are kept in the stream.
+    pub fn run(&self, stream: &CudaStream, args: &MatmulArgs) {
+        stream.attempt(|raw| {
+            self.check_alignment(args)?;
+            let (handle, workspace) = (handle(&self.device)?, workspace(stream)?);
+            let description = self.description.lock().unwrap_or_else(PoisonError::into_inner);
+            description.set_pointers(self.spec.epilogue, args.bias.0, args.aux.0)?;
+            // SAFETY: living descriptions, an algorithm chosen for them, the stream's own workspace; matrices are the
+            // caller's, of the described shapes. The library's A is our B.
+            let status = unsafe {
+                sys::cublasLtMatmul(
+                    handle,
+                    description.raw(),
+                    std::ptr::from_ref(&args.alpha).cast(),
+                    args.b.0 as *const _,
+                    self.b.raw(),
+                    args.a.0 as *const _,
+                    self.a.raw(),
+                    std::ptr::from_ref(&args.beta).cast(),
+                    args.c.0 as *const _,
+                    self.d.raw(),
+                    args.d.0 as *mut _,
+                    self.d.raw(),
+                    &self.algorithm,
+                    workspace.ptr().0 as *mut _,
+                    workspace.bytes(),
+                    raw.cast(),
+                )
+            };
+            check(status, || format!("cublasLtMatmul of {:?}", self.spec))
+        });
+    }
+
+    /// The algorithm was chosen for addresses as aligned as the strides are.
+    fn check_alignment(&self, args: &MatmulArgs) -> Result<()> {
+        let spec = &self.spec;
+        for (name, operand, pointer) in
+            [("A", &spec.a, args.a), ("B", &spec.b, args.b), ("D", &spec.d, args.d)]
+        {
+            let alignment = u64::from(alignment(operand));
+            if pointer.0 % alignment != 0 {
+                let what = format!("{name} at {:#x} of a product of {spec:?}", pointer.0);
+                let reason = format!("it was planned for multiples of {alignment} bytes");
+                return Err(DeviceError::Misuse { what, reason });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Layouts of A, B and D as stored.
+fn layouts(spec: &MatmulSpec) -> Result<(Layout, Layout, Layout)> {
+    let stored = |operand: &Operand, rows: usize, cols: usize| {
+        let (rows, cols) = if operand.transposed { (cols, rows) } else { (rows, cols) };
+        Layout::new(operand, rows, cols)
+    };
+    Ok((
+        stored(&spec.a, spec.m, spec.k)?,
+        stored(&spec.b, spec.k, spec.n)?,
+        stored(&spec.d, spec.m, spec.n)?,
+    ))
+}
+
+fn check_spec(spec: &MatmulSpec) -> Result<()> {
+    let stored_cols = |operand: &Operand, rows: usize, cols: usize| if operand.transposed { rows } else { cols };
+    let fits = spec.a.stride >= stored_cols(&spec.a, spec.m, spec.k)
+        && spec.b.stride >= stored_cols(&spec.b, spec.k, spec.n)
+        && spec.d.stride >= spec.n
+        && !spec.d.transposed
+        && spec.m.min(spec.n).min(spec.k) > 0;
+    if fits {
+        return Ok(());
+    }
+    let reason = "empty, rows that overlap, or a transposed result".to_owned();
+    Err(DeviceError::Misuse { what: format!("{spec:?}"), reason })
+}
+
+/// Bytes that rows' starts, and so the first one's, are multiples of: at most 16, the widest access.
+fn alignment(operand: &Operand) -> u32 {
+    let row_bytes = operand.stride * operand.dtype.bytes();
+    1 << row_bytes.trailing_zeros().min(4)
+}
+
+/// The stream's workspace. Made with its first plan, so that runs, captured ones too, find it.
+fn workspace(stream: &CudaStream) -> Result<&DeviceMemory> {
+    if let Some(workspace) = stream.workspace().get() {
+        return Ok(workspace);
+    }
+    let bytes =
+        if stream.device().is_software() { SOFTWARE_WORKSPACE_BYTES } else { WORKSPACE_BYTES };
+    let workspace = DeviceMemory::new(stream.device(), "workspace of matrix products", bytes)?;
+    Ok(stream.workspace().get_or_init(|| workspace))
+}
+
+impl Epilogue {
+    /// Whether it has a mask.
+    pub const fn has_aux(self) -> bool {
+        matches!(self, Epilogue::ReluAuxBias | Epilogue::DReluBgrad)
+    }
+}
+
+impl MatmulArgs {
+    /// `D = A·B`, with nothing added.
+    pub const fn new(a: DevicePtr, b: DevicePtr, d: DevicePtr) -> Self {
+        Self { alpha: 1.0, beta: 0.0, a, b, c: d, d, bias: DevicePtr::NULL, aux: DevicePtr::NULL }
+    }
+}
