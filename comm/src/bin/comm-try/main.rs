@@ -6,8 +6,12 @@
 //! torchrun --nproc-per-node 4 --no-python comm-try --steps 100
 //! ```
 //!
+//! With `--device 0` each rank exchanges between CUDA devices too, by what [`Communicator::attach_device`] finds.
+//!
 //! Every rank prints where it is, a line for each stage. Exit code 0 when all went well, 2 for wrong usage, 3 when
 //! communication failed.
+
+mod device;
 
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport as _;
@@ -19,7 +23,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "comm-try [--steps N] [--elements N] [--step-ms T] [--before-join-ms T] [--before-close-ms T] \
-[--rendezvous-ms T] [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] [--fail-at STEP] [--no-goodbye]";
+[--rendezvous-ms T] [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] [--fail-at STEP] [--no-goodbye] [--device ORDINAL]";
 
 /// What to do.
 struct Settings {
@@ -32,6 +36,7 @@ struct Settings {
     config: u8,
     fail_at: Option<u64>,
     goodbye: bool,
+    device: Option<u32>,
 }
 
 fn main() -> ExitCode {
@@ -62,6 +67,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
         config: 0,
         fail_at: None,
         goodbye: true,
+        device: None,
     };
     while let Some(word) = words.next() {
         if word == "--no-goodbye" {
@@ -82,6 +88,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
             "--heartbeat-ms" => settings.deadlines.heartbeat = time,
             "--silence-ms" => settings.deadlines.silence = time,
             "--config" => settings.config = number as u8,
+            "--device" => settings.device = Some(number as u32),
             "--fail-at" => settings.fail_at = Some(number),
             _ => return Err(format!("what is `{word}`?")),
         }
@@ -116,7 +123,10 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     let topology = transport.topology();
     say(rank, &format!("joined {} ranks on {} nodes", topology.num_ranks(), topology.num_nodes()));
     let communicator = Communicator::new(transport.clone(), CommOptions::default());
-    steps(settings, &communicator)?;
+    match settings.device {
+        Some(ordinal) => device::steps(settings, &communicator, ordinal)?,
+        None => steps(settings, &communicator)?,
+    }
     sleep(settings.before_close);
     if !settings.goodbye {
         return Ok(());

@@ -1,0 +1,76 @@
+//! Processes with a device each exchange between their devices, and hear of one that is killed.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+mod tcp_support;
+
+fn start(rank: usize, size: usize, port: u16, arguments: &[&str]) -> Child {
+    // The environment stays: where CUDA's libraries are is said there.
+    Command::new(env!("CARGO_BIN_EXE_comm-try"))
+        .args(["--rendezvous-ms", "10000", "--heartbeat-ms", "100", "--silence-ms", "1000"])
+        .args(["--operation-ms", "8000", "--elements", "5003", "--device", "0"])
+        .args(arguments)
+        .env("HEADLONG_RANK", rank.to_string())
+        .env("HEADLONG_WORLD_SIZE", size.to_string())
+        .env("HEADLONG_MASTER_ADDR", "127.0.0.1")
+        .env("HEADLONG_MASTER_PORT", port.to_string())
+        .env("HEADLONG_SECRET", "of the test")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("comm-try starts")
+}
+
+/// Two processes on one GPU are refused by NCCL; two software devices are two devices.
+fn has_a_software_device() -> bool {
+    let there = headlong_device::cuda::testing::device().is_some_and(|device| device.is_software());
+    if !there {
+        println!("skipped, because it needs a device of softcuda for each process (HEADLONG_CUDA_LIBS)");
+    }
+    there
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn processes_exchange_between_their_devices() {
+    if !has_a_software_device() {
+        return;
+    }
+    let port = tcp_support::reserve_port();
+    let ranks: Vec<Child> = (0..3).map(|rank| start(rank, 3, port.port, &["--steps", "5"])).collect();
+    for (rank, child) in ranks.into_iter().enumerate() {
+        let output = child.wait_with_output().unwrap();
+        let text = text(&output);
+        assert!(output.status.success(), "rank {rank}: {text}");
+        assert!(text.contains(": nccl") && text.contains("step 4"), "rank {rank}: {text}");
+    }
+}
+
+#[test]
+fn a_killed_process_ends_the_others_within_seconds() {
+    if !has_a_software_device() {
+        return;
+    }
+    let port = tcp_support::reserve_port();
+    let mut ranks: Vec<Child> =
+        (0..3).map(|rank| start(rank, 3, port.port, &["--steps", "100000", "--step-ms", "2"])).collect();
+    let mut victim = ranks.remove(1);
+    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+    let reached = lines.map_while(Result::ok).any(|line| line.contains("step 3"));
+    assert!(reached, "rank 1 has ended before its third step");
+    let killed = Instant::now();
+    kill_process(Pid::from_child(&victim), Signal::KILL).unwrap();
+    victim.wait().unwrap();
+    for (rank, child) in [0, 2].into_iter().zip(ranks) {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "rank {rank}: {}", text(&output));
+        assert!(text(&output).contains("rank 1"), "rank {rank}: {}", text(&output));
+    }
+    assert!(killed.elapsed() < Duration::from_secs(7), "{:?}", killed.elapsed());
+}
