@@ -1,6 +1,7 @@
 //! All tables of one rank, as the schedule sees them.
 
 use crate::checkpoint::{RowSink, RowSource, TensorSpec};
+use crate::cuda::{CudaSet, DeviceRoute};
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Ids, bags_of, num_samples};
 use crate::lookup::{LookupArgs, lookup};
@@ -8,8 +9,9 @@ use crate::registry::{Registry, TableEnv};
 use crate::route::{Route, RouteArgs, route};
 use crate::table::{EmbeddingTable, Keys, MemoryNeeds, PlainRows, SparseStep, TableSpec};
 use crate::update::{MAX_SUM_BLOCKS, UpdateArgs, update};
+use headlong_device::cuda::{CudaStream, DevicePtr};
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
-use headlong_device::{ArenaPlan, DType, Mat, Stream};
+use headlong_device::{ArenaPlan, DType, Device, Mat, Stream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a set is built for, besides its tables.
@@ -44,6 +46,7 @@ pub struct EmbeddingSet {
     sum_blocks: usize,
     frozen: bool,
     width: usize,
+    cuda: Option<CudaSet>,
 }
 
 /// One table and where its columns lie in the matrix of vectors.
@@ -92,6 +95,9 @@ impl EmbeddingSet {
             (1..=MAX_SUM_BLOCKS).contains(&blocks),
             "sum_blocks lies in 1..={MAX_SUM_BLOCKS}, got {blocks}"
         );
+        if stream.as_cuda().is_some() {
+            check_on_cuda(registry, specs)?;
+        }
         let mut tables = Vec::with_capacity(specs.len());
         let mut width = 0;
         for (index, spec) in specs.iter().enumerate() {
@@ -107,7 +113,12 @@ impl EmbeddingSet {
             tables.push(slot(table, spec, width, options.max_ids[index], &options.optimizer)?);
             width += spec.dim;
         }
+        let sizes = (options.max_samples, options.max_ids);
+        let cuda = stream.as_cuda().map(|stream| {
+            CudaSet::new(stream.device(), specs, &tables, sizes, (options.optimizer, options.seed))
+        });
         Ok(Self {
+            cuda: cuda.transpose()?,
             specs: specs.to_vec(),
             tensors: tables.iter().map(|slot| slot.lock().tensors()).collect(),
             tables,
@@ -150,16 +161,83 @@ impl EmbeddingSet {
         needs.sum()
     }
 
-    /// A route with room for the largest planned batch. A schedule that runs ahead holds two.
-    pub fn new_route(&self) -> Route {
-        Route::new(&self.specs, self.max_samples, &self.max_ids)
+    /// As [`Self::memory_with_registry`], on `device`: there the bytes are the device's.
+    ///
+    /// # Errors
+    /// As there, and tables that the device does not take.
+    pub fn memory_on(
+        device: Device,
+        registry: &Registry,
+        specs: &[TableSpec],
+        options: &SetOptions,
+        routes: usize,
+    ) -> Result<MemoryNeeds> {
+        let Device::Cuda(_) = device else {
+            return Self::memory_with_registry(registry, specs, options, routes);
+        };
+        check_on_cuda(registry, specs)?;
+        let work_bytes = CudaSet::work_bytes(specs, options.max_samples, options.max_ids, routes);
+        let tables = specs.iter().map(|spec| Ok(registry.kind(spec)?.memory(spec, &options.optimizer)));
+        let needs: MemoryNeeds = tables.sum::<Result<_>>()?;
+        Ok([needs, MemoryNeeds { work_bytes, ..MemoryNeeds::default() }].into_iter().sum())
     }
 
-    /// Sorts the ids of a batch into unique rows and their samples; see [`crate::route`].
+    /// A route with room for the largest planned batch. A schedule that runs ahead holds two.
+    ///
+    /// # Panics
+    /// When a device refuses the memory; see [`Self::try_new_route`].
+    pub fn new_route(&self) -> Route {
+        self.try_new_route().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`Self::new_route`].
+    ///
+    /// # Errors
+    /// [`EmbeddingError::Device`] where a device refuses the memory.
+    pub fn try_new_route(&self) -> Result<Route> {
+        match &self.cuda {
+            Some(cuda) => Ok(Route::on_device(cuda.new_route()?)),
+            None => Ok(Route::new(&self.specs, self.max_samples, &self.max_ids)),
+        }
+    }
+
+    /// Tells the kernels where learning rate and step number lie in device memory, a
+    /// [`DeviceStep`](headlong_device::cuda::DeviceStep): from then on the host's step is not looked at. Nothing on the CPU.
+    pub fn set_device_step(&self, step: DevicePtr) {
+        if let Some(cuda) = &self.cuda {
+            cuda.set_device_step(step);
+        }
+    }
+
+    /// What kernels found wrong since the last call, where there is anything. Waits for the device; nothing on the CPU.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::IdOutOfRange`], and batches of bags in steps that were captured without.
+    pub fn check_flags(&self) -> Result<()> {
+        self.cuda.as_ref().map_or(Ok(()), CudaSet::check_flags)
+    }
+
+    /// The set, a route and the stream on a device, where all are.
+    fn on_device<'a>(
+        &'a self,
+        stream: &'a Stream,
+        route: &'a Route,
+    ) -> Option<(&'a CudaSet, &'a CudaStream, &'a DeviceRoute)> {
+        let set = self.cuda.as_ref()?;
+        let route = route.cuda.as_deref().expect("the route was made by this set");
+        Some((set, stream.cuda_body(), route))
+    }
+
+    /// Sorts the ids of a batch into unique rows and their samples; see [`crate::route`]. On a CUDA device the ids are those that
+    /// were staged and copied, and `ids` is not looked at.
     ///
     /// # Errors
     /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and batches of another shape.
     pub fn route<I: Ids + ?Sized>(&self, stream: &Stream, ids: &I, out: &mut Route) -> Result<()> {
+        if let Some((set, stream, route)) = self.on_device(stream, out) {
+            set.route(stream, route);
+            return Ok(());
+        }
         let args = RouteArgs {
             specs: &self.specs,
             num_samples: num_samples(&self.specs, ids)?,
@@ -167,6 +245,29 @@ impl EmbeddingSet {
             ids: &|table| bags_of(ids, table),
         };
         route(stream, &args, out)
+    }
+
+    /// As [`Self::lookup`]; on a CUDA device of the ids that were staged and copied with `route`, and `ids` is not looked at.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there, and when `vectors` has more rows than there are samples.
+    pub fn lookup_routed<I: Ids + ?Sized>(
+        &self,
+        stream: &Stream,
+        ids: &I,
+        route: &Route,
+        vectors: &Mat,
+    ) -> Result<()> {
+        let Some((set, stream, device)) = self.on_device(stream, route) else {
+            return self.lookup(stream, ids, vectors);
+        };
+        assert_eq!(vectors.cols(), self.width, "`{}` is as wide as all tables together", vectors.name());
+        assert_eq!(vectors.rows(), route.num_samples(), "`{}` has the route's samples", vectors.name());
+        set.lookup(stream, device, vectors);
+        Ok(())
     }
 
     /// Writes the pooled vectors of a batch to `vectors` (`samples × `[`Self::width`], f32); see [`crate::lookup`].
@@ -177,6 +278,7 @@ impl EmbeddingSet {
     /// # Panics
     /// When `vectors` is not [`Self::width`] wide, or is in use.
     pub fn lookup<I: Ids + ?Sized>(&self, stream: &Stream, ids: &I, vectors: &Mat) -> Result<()> {
+        assert!(self.cuda.is_none(), "on a device vectors are looked up by route: `lookup_routed`");
         assert_eq!(vectors.cols(), self.width, "`{}` is as wide as all tables together", vectors.name());
         let found = num_samples(&self.specs, ids)?;
         if vectors.rows() != found && !self.specs.is_empty() {
@@ -205,9 +307,13 @@ impl EmbeddingSet {
         if self.frozen {
             return Ok(());
         }
-        assert!(route.is_for(&self.specs), "the route was made by this set");
         assert_eq!(d_vectors.cols(), self.width, "`{}` is as wide as all tables together", d_vectors.name());
-        assert_eq!(d_vectors.rows(), route.num_samples, "`{}` has the route's samples", d_vectors.name());
+        assert_eq!(d_vectors.rows(), route.num_samples(), "`{}` has the route's samples", d_vectors.name());
+        if let Some((set, stream, route)) = self.on_device(stream, route) {
+            set.update(stream, route, d_vectors, step);
+            return Ok(());
+        }
+        assert!(route.is_for(&self.specs), "the route was made by this set");
         let step = SparseStep { optimizer: &self.optimizer, step };
         update(
             stream,
@@ -297,8 +403,7 @@ impl EmbeddingSet {
             return part.read_rows(tensor, first_row, out);
         };
         check_rows(&self.specs[table], &self.tensors[table], tensor, first_row, out.len())?;
-        out.copy_from_slice(&mat.read::<f32>().data()[first_row as usize * mat.cols()..][..out.len()]);
-        Ok(())
+        read_rows(mat, first_row, out)
     }
 
     /// Overwrites rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on: a whole number of rows.
@@ -313,10 +418,47 @@ impl EmbeddingSet {
             return part.write_rows(tensor, first_row, values);
         };
         check_rows(&self.specs[table], &self.tensors[table], tensor, first_row, values.len())?;
+        write_rows(mat, first_row, values)
+    }
+}
+
+/// Copies whole rows of a matrix, wherever it lies, as f32.
+pub(crate) fn read_rows(mat: &Mat, first_row: u64, out: &mut [f32]) -> Result<()> {
+    if !mat.is_on_device() {
+        out.copy_from_slice(&mat.read::<f32>().data()[first_row as usize * mat.cols()..][..out.len()]);
+        return Ok(());
+    }
+    let rows = mat.rows_range(first_row as usize, out.len() / mat.cols());
+    match mat.dtype() {
+        DType::F16 => {
+            out.iter_mut().zip(rows.to_vec::<half::f16>()?).for_each(|(to, from)| *to = from.to_f32());
+        }
+        DType::Bf16 => {
+            out.iter_mut().zip(rows.to_vec::<half::bf16>()?).for_each(|(to, from)| *to = from.to_f32());
+        }
+        _ => out.copy_from_slice(&rows.to_vec::<f32>()?),
+    }
+    Ok(())
+}
+
+/// Overwrites whole rows of a matrix, wherever it lies; narrow elements are rounded to nearest.
+pub(crate) fn write_rows(mat: &Mat, first_row: u64, values: &[f32]) -> Result<()> {
+    if !mat.is_on_device() {
         let first = first_row as usize * mat.cols();
         mat.write::<f32>().data_mut()[first..][..values.len()].copy_from_slice(values);
-        Ok(())
+        return Ok(());
     }
+    let rows = mat.rows_range(first_row as usize, values.len() / mat.cols());
+    match mat.dtype() {
+        DType::F16 => {
+            rows.copy_from(&values.iter().map(|&x| half::f16::from_f32(x)).collect::<Vec<_>>())?;
+        }
+        DType::Bf16 => {
+            rows.copy_from(&values.iter().map(|&x| half::bf16::from_f32(x)).collect::<Vec<_>>())?;
+        }
+        _ => rows.copy_from(values)?,
+    }
+    Ok(())
 }
 
 impl PlainRows {
@@ -351,6 +493,19 @@ pub(crate) fn check_rows(
 
 fn names(tensors: &[TensorSpec]) -> String {
     tensors.iter().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// Refuses tables that have no CUDA body, by name, before memory is taken.
+pub(crate) fn check_on_cuda(registry: &Registry, specs: &[TableSpec]) -> Result<()> {
+    for spec in specs {
+        let devices = registry.kind(spec)?.abilities().devices;
+        if !devices.contains(&"cuda") {
+            let (kind, able) = (&spec.kind, devices.join(" and "));
+            let reason = format!("tables of kind `{kind}` run on {able}, not on a CUDA device");
+            return Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
+        }
+    }
+    crate::cuda::set::check_specs(specs)
 }
 
 /// Whether the table can be built and routed.

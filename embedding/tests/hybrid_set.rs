@@ -182,7 +182,7 @@ fn weights_that_do_not_fit_are_named() {
         let message = divided.route(&stream, &ids, 2, &mut divided.new_route()).unwrap_err().to_string();
         let alone = set(&specs, Partition::row_wise(&specs, 1), 0);
         let (_arena, vectors) = matrix(2, 4, &[0.0; 8]);
-        assert_eq!(message, alone.lookup_alone(&stream, &ids, &vectors).unwrap_err().to_string());
+        assert_eq!(message, alone.lookup_alone(&stream, &ids, &alone.new_route(), &vectors).unwrap_err().to_string());
         message
     };
     assert_eq!(
@@ -209,7 +209,7 @@ fn a_set_alone_takes_the_paths_of_one_rank() {
     let (_arena, vectors) = matrix(2, alone.width(), &vec![1.0; 2 * alone.width()]);
     alone.route_alone(&stream, &tables, &mut route).unwrap();
     alone.update_alone(&stream, &route, &vectors, &Step { learning_rate: 0.1, number: 1 }).unwrap();
-    alone.lookup_alone(&stream, &tables, &vectors).unwrap();
+    alone.lookup_alone(&stream, &tables, &route, &vectors).unwrap();
     assert_eq!(route.num_samples(), 2);
     let mut row = [0.0; 16];
     alone.export_rows(0, 0, 0, &mut row).unwrap();

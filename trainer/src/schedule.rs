@@ -195,7 +195,7 @@ fn pool(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let vectors = model.vectors.first_rows(call.num_samples);
     let batch = call.now.batch();
     let pooled = if model.is_alone() {
-        model.tables.lookup_alone(stream, &BatchIds(&batch), &vectors)
+        model.tables.lookup_alone(stream, &BatchIds(&batch), &call.now.route(), &vectors)
     } else {
         let (route, received) = (call.now.route(), model.requested.read::<f32>());
         let (_, requests) = route.vector_exchange();

@@ -14,9 +14,10 @@
 use super::merge::Merge;
 use super::partition::{Code, Partition};
 use crate::error::{EmbeddingError, Result};
-use crate::ids::Bags;
+use crate::ids::{Bags, Ids};
 use crate::route::{Route, TableRoute};
 use crate::table::{Keys, TableSpec};
+use headlong_device::Stream;
 
 /// Marks the vectors of frequent rows, which lie in the replica and not among those received.
 pub(super) const IN_REPLICA: u64 = 1 << 63;
@@ -245,6 +246,32 @@ impl HybridRoute {
         self.requests.clear();
         self.asked.clear();
         self.merges.iter_mut().for_each(Merge::clear);
+    }
+
+    /// On a CUDA device: packs the ids of a slice in page-locked memory, for [`Self::copy`]. The copy of the slice before must be
+    /// done. Nothing on the CPU, where ids are read from where they are.
+    ///
+    /// # Errors
+    /// Those of the CPU's route: [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and slices of another shape.
+    pub fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
+        match self.alone.as_mut().and_then(|route| route.cuda.as_mut()) {
+            Some(route) => route.stage(ids),
+            None => Ok(()),
+        }
+    }
+
+    /// Enqueues the copy of what was staged. Nothing on the CPU.
+    pub fn copy(&self, stream: &Stream) {
+        if let Some(route) = self.alone.as_ref().and_then(|route| route.cuda.as_ref()) {
+            route.staging.copy(stream.cuda_body());
+        }
+    }
+
+    /// Whether the staged batch can run in a step that was captured with any other: not where it has bags in tables that were
+    /// planned for one id a sample, or weights.
+    pub fn is_as_planned(&self) -> bool {
+        let route = self.alone.as_ref().and_then(|route| route.cuda.as_ref());
+        route.is_none_or(|route| !route.staging.needs_rest())
     }
 
     /// Samples of the slice.

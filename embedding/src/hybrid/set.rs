@@ -12,8 +12,9 @@ use crate::route::check_capacity;
 use crate::set::{EmbeddingSet, SetOptions, TableSlot, check, slot};
 use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, SparseStep, TableSpec};
 use crate::update::MAX_SUM_BLOCKS;
+use headlong_device::cuda::DevicePtr;
 use headlong_device::optimizer::{Optimizer, Step};
-use headlong_device::{DType, Mat, Stream};
+use headlong_device::{DType, Device, Mat, Stream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What a rank asks owners for.
@@ -185,11 +186,43 @@ impl HybridSet {
         Ok(needs.into_iter().sum())
     }
 
-    /// A route with room for the largest planned slice. A schedule that runs ahead holds two.
-    pub fn new_route(&self) -> HybridRoute {
-        if let Some(alone) = &self.alone {
-            return HybridRoute::alone(alone.new_route());
+    /// As [`Self::memory`], on `device`: there the bytes are the device's.
+    ///
+    /// # Errors
+    /// As there, and tables that the device does not take.
+    pub fn memory_on(
+        device: Device,
+        registry: &Registry,
+        specs: &[TableSpec],
+        options: &HybridOptions,
+        routes: usize,
+    ) -> Result<MemoryNeeds> {
+        if options.partition.num_owners() == 1 {
+            return EmbeddingSet::memory_on(device, registry, specs, &options.set, routes);
         }
+        Self::memory(registry, specs, options, routes)
+    }
+
+    /// A route with room for the largest planned slice. A schedule that runs ahead holds two.
+    ///
+    /// # Panics
+    /// When a device refuses the memory; see [`Self::try_new_route`].
+    pub fn new_route(&self) -> HybridRoute {
+        self.try_new_route().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`Self::new_route`].
+    ///
+    /// # Errors
+    /// [`EmbeddingError::Device`] where a device refuses the memory.
+    pub fn try_new_route(&self) -> Result<HybridRoute> {
+        match &self.alone {
+            Some(alone) => Ok(HybridRoute::alone(alone.try_new_route()?)),
+            None => Ok(self.new_route_among_ranks()),
+        }
+    }
+
+    fn new_route_among_ranks(&self) -> HybridRoute {
         let mut route = HybridRoute::new(&self.specs, &self.shape());
         for (index, (part, table)) in route.tables.iter_mut().zip(&self.tables).enumerate() {
             let Some(frequent) = &table.frequent else {
@@ -307,15 +340,37 @@ impl HybridSet {
         self.the_only().route(stream, ids, out)
     }
 
-    /// [`EmbeddingSet::lookup`], of a set that is alone.
+    /// [`EmbeddingSet::lookup_routed`], of a set that is alone.
     ///
     /// # Errors
     /// As there.
     ///
     /// # Panics
     /// When there are several owners, and as there.
-    pub fn lookup_alone<I: Ids + ?Sized>(&self, stream: &Stream, ids: &I, vectors: &Mat) -> Result<()> {
-        self.the_only().lookup(stream, ids, vectors)
+    pub fn lookup_alone<I: Ids + ?Sized>(
+        &self,
+        stream: &Stream,
+        ids: &I,
+        route: &HybridRoute,
+        vectors: &Mat,
+    ) -> Result<()> {
+        let route = route.alone.as_ref().expect("the route was made by a set that is alone");
+        self.the_only().lookup_routed(stream, ids, route, vectors)
+    }
+
+    /// [`EmbeddingSet::set_device_step`].
+    pub fn set_device_step(&self, step: DevicePtr) {
+        if let Some(alone) = &self.alone {
+            alone.set_device_step(step);
+        }
+    }
+
+    /// [`EmbeddingSet::check_flags`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_flags(&self) -> Result<()> {
+        self.alone.as_ref().map_or(Ok(()), EmbeddingSet::check_flags)
     }
 
     /// [`EmbeddingSet::update`], of a set that is alone.

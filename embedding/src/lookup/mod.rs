@@ -9,6 +9,7 @@
 //! of the original DLRM (Naumov et al., arXiv 1906.00091, section 2.1).
 
 mod cpu;
+pub(crate) mod cuda;
 pub(crate) mod vector;
 
 use crate::error::Result;

@@ -15,8 +15,10 @@
 //! TAOCP 3, 5.2.5), as many as the table's rows need; raw ids, which take all 64 bits, are sorted as pairs.
 
 mod cpu;
+pub(crate) mod cuda;
 mod sort;
 
+use crate::cuda::DeviceRoute;
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{IdsOf, check_range};
 use crate::table::{Keys, Pooling, TableSpec};
@@ -30,6 +32,8 @@ pub(crate) use sort::RadixSort;
 pub struct Route {
     pub(crate) num_samples: usize,
     pub(crate) tables: Vec<TableRoute>,
+    /// The route on a device: then there are no tables here.
+    pub(crate) cuda: Option<Box<DeviceRoute>>,
 }
 
 impl Route {
@@ -39,7 +43,12 @@ impl Route {
             .zip(max_ids)
             .map(|(spec, &ids)| TableRoute::new(spec, max_samples, ids, false))
             .collect();
-        Self { num_samples: 0, tables }
+        Self { num_samples: 0, tables, cuda: None }
+    }
+
+    /// A route that lies on a device.
+    pub(crate) fn on_device(route: DeviceRoute) -> Self {
+        Self { num_samples: 0, tables: Vec::new(), cuda: Some(Box::new(route)) }
     }
 
     /// Bytes that a route of one table takes.
@@ -64,7 +73,7 @@ impl Route {
 
     /// Samples of the batch.
     pub fn num_samples(&self) -> usize {
-        self.num_samples
+        self.cuda.as_ref().map_or(self.num_samples, |route| route.staging.num_samples())
     }
 
     /// The route of table `index`.

@@ -1,13 +1,17 @@
-//! One row of memory per row index: the table of most models.
+//! One row of memory per row index: the table of most models. On a CUDA device its rows lie there, f32, f16 or bf16.
 
 use crate::checkpoint::{RowSink, RowSource, TensorSpec, rows_at_once};
 use crate::error::{EmbeddingError, Result};
 use crate::registry::{Abilities, TableEnv, TableKind};
+use crate::set::{read_rows, write_rows};
 use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, PlainRows, Rows, SparseStep, TableSpec};
 use headlong_device::{ArenaPlan, DType, Mat, MatMut, MatRef, Stream};
 
 /// Elements that one task of the initialisation writes: a mebibyte, and a multiple of the generator's group.
 const INIT_CHUNK: usize = 1 << 18;
+
+/// Chunks that are made on the host before they are copied to a device.
+const INIT_CHUNKS_AT_ONCE: usize = 64;
 
 /// Builds [`DenseTable`]s.
 #[derive(Debug, Clone, Copy, Default)]
@@ -15,7 +19,7 @@ pub struct DenseKind;
 
 impl TableKind for DenseKind {
     fn abilities(&self) -> Abilities {
-        Abilities { grains: &[Grain::Rows], keys: &[Keys::RowIndices], devices: &["cpu"], options: Some(&[]) }
+        Abilities { grains: &[Grain::Rows], keys: &[Keys::RowIndices], devices: &["cpu", "cuda"], options: Some(&[]) }
     }
 
     fn shows_rows(&self) -> bool {
@@ -41,29 +45,91 @@ impl DenseTable {
     /// tensor take no memory before they are written.
     ///
     /// # Errors
-    /// [`EmbeddingError::Spec`] for raw ids and for element types other than f32, [`EmbeddingError::Device`] for memory.
+    /// [`EmbeddingError::Spec`] for raw ids and, on the CPU, for element types other than f32; [`EmbeddingError::Device`] for memory.
     pub fn new(spec: &TableSpec, env: &TableEnv) -> Result<Self> {
         spec.check()?;
         let refuse = |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
         if spec.keys == Keys::RawIds {
             return refuse("a dense table is asked with row indices, got keys = raw ids".to_owned());
         }
-        if spec.dtype != DType::F32 {
+        let on_device = env.stream.as_cuda().is_some();
+        if spec.dtype != DType::F32 && !on_device {
             return refuse(format!("dense tables hold f32 on the CPU, got dtype = {}", spec.dtype.name()));
         }
         let tensors = spec.dense_tensors(env.optimizer);
         let mut plan = ArenaPlan::new(&format!("table {}", spec.name));
+        let dtypes = std::iter::once(spec.dtype).chain(std::iter::repeat(DType::F32));
         let slots: Vec<_> = tensors
             .iter()
-            .map(|tensor| plan.matrix(&tensor.name, DType::F32, tensor.rows as usize, tensor.cols))
+            .zip(dtypes)
+            .map(|(tensor, dtype)| plan.matrix(&tensor.name, dtype, tensor.rows as usize, tensor.cols))
             .collect();
-        let arena = plan.freeze()?;
+        let arena = plan.freeze_on(env.stream)?;
         let mut mats = slots.into_iter().map(|slot| arena.mat(slot));
         let weights = mats.next().expect("the weights are the first tensor of every table");
         let rows = PlainRows { weights, states: mats.collect() };
         let table = Self { spec: spec.clone(), memory: spec.dense_memory(env.optimizer), tensors, rows };
-        table.initialise(env);
+        if on_device {
+            table.initialise_on_device(env)?;
+        } else {
+            table.initialise(env);
+        }
         Ok(table)
+    }
+
+    /// The same values as on the CPU, made there and copied.
+    fn initialise_on_device(&self, env: &TableEnv) -> Result<()> {
+        let (pool, dim) = (env.stream.pool(), self.spec.dim);
+        let values = env.initial_values(&self.spec);
+        if !values.are_zero() {
+            let task = (INIT_CHUNK / dim).max(1);
+            let step = (task * INIT_CHUNKS_AT_ONCE).min(self.spec.rows as usize);
+            let mut rows = vec![0.0; step * dim];
+            for first in (0..self.spec.rows).step_by(step) {
+                let count = step.min((self.spec.rows - first) as usize);
+                pool.chunks_mut(&mut rows[..count * dim], task * dim, |chunk, out| {
+                    let first = first + (chunk * task) as u64;
+                    values.fill_rows(dim, |index| env.row_of_local(first + index), out);
+                });
+                write_rows(&self.rows.weights, first, &rows[..count * dim])?;
+            }
+        }
+        for (mat, state) in self.rows.states.iter().zip(env.optimizer.states()) {
+            if state.initial != 0.0 {
+                let step = (INIT_CHUNK * INIT_CHUNKS_AT_ONCE / mat.cols()).min(mat.rows());
+                let rows = vec![state.initial; step * mat.cols()];
+                for first in (0..mat.rows()).step_by(step) {
+                    let count = step.min(mat.rows() - first);
+                    write_rows(mat, first as u64, &rows[..count * mat.cols()])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One row of the weights and of each state, from a device.
+    fn row_on_device(&self, row: u64) -> Result<Vec<Vec<f32>>> {
+        let mats = std::iter::once(&self.rows.weights).chain(&self.rows.states);
+        let read = |mat: &Mat| {
+            let mut values = vec![0.0; mat.cols()];
+            read_rows(mat, row, &mut values).map(|()| values)
+        };
+        mats.map(read).collect()
+    }
+
+    /// [`EmbeddingTable::apply`], row by row over the host: for tests and tools. Steps run in the set's kernels.
+    fn apply_on_device(&self, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+        for (entry, &row) in rows.indices().iter().enumerate() {
+            let mut parts = self.row_on_device(row)?;
+            let mut each = parts.iter_mut().map(Vec::as_mut_slice);
+            let (weights, first, second) = (each.next(), each.next(), each.next());
+            let [weights, first, second] = [weights, first, second].map(Option::unwrap_or_default);
+            step.optimizer.apply(step.step, weights, first, second, gradients.row(entry));
+            for (mat, values) in std::iter::once(&self.rows.weights).chain(&self.rows.states).zip(&parts) {
+                write_rows(mat, row, values)?;
+            }
+        }
+        Ok(())
     }
 
     fn initialise(&self, env: &TableEnv) {
@@ -113,6 +179,10 @@ impl EmbeddingTable for DenseTable {
     }
 
     fn lookup(&mut self, _stream: &Stream, rows: Rows, mut out: MatMut) -> Result<()> {
+        if self.rows.weights.is_on_device() {
+            let mut entries = rows.indices().iter().enumerate();
+            return entries.try_for_each(|(entry, &row)| read_rows(&self.rows.weights, row, out.row_mut(entry)));
+        }
         let weights = self.rows.weights.read::<f32>();
         for (entry, &row) in rows.indices().iter().enumerate() {
             out.row_mut(entry).copy_from_slice(weights.row(row as usize));
@@ -121,6 +191,9 @@ impl EmbeddingTable for DenseTable {
     }
 
     fn apply(&mut self, _stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+        if self.rows.weights.is_on_device() {
+            return self.apply_on_device(rows, gradients, step);
+        }
         let mut weights = self.rows.weights.write::<f32>();
         let mut first = self.rows.states.first().map(|mat| mat.write::<f32>());
         let mut second = self.rows.states.get(1).map(|mat| mat.write::<f32>());
@@ -139,6 +212,14 @@ impl EmbeddingTable for DenseTable {
 
     fn save(&self, sink: &mut dyn RowSink) -> Result<()> {
         for (tensor, mat) in self.tensor_mats() {
+            if mat.is_on_device() {
+                for (first, count) in runs(tensor) {
+                    let mut run = vec![0.0; count as usize * tensor.cols];
+                    read_rows(mat, first, &mut run)?;
+                    sink.rows(tensor, first, &run)?;
+                }
+                continue;
+            }
             let values = mat.read::<f32>();
             for (first, count) in runs(tensor) {
                 let run = &values.data()[first as usize * tensor.cols..][..count as usize * tensor.cols];
@@ -150,6 +231,14 @@ impl EmbeddingTable for DenseTable {
 
     fn load(&mut self, source: &mut dyn RowSource) -> Result<()> {
         for (tensor, mat) in self.tensor_mats() {
+            if mat.is_on_device() {
+                for (first, count) in runs(tensor) {
+                    let mut run = vec![0.0; count as usize * tensor.cols];
+                    source.rows(tensor, first, &mut run)?;
+                    write_rows(mat, first, &run)?;
+                }
+                continue;
+            }
             let mut values = mat.write::<f32>();
             for (first, count) in runs(tensor) {
                 let run =

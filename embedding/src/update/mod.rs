@@ -12,6 +12,7 @@
 //! Errors: none of its own. Source: the sparse gradient coalescing of PyTorch's `SparseAdam` and FBGEMM's exact optimisers.
 
 pub(crate) mod cpu;
+pub(crate) mod cuda;
 pub(crate) mod vector;
 
 use crate::error::Result;

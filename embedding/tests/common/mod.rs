@@ -4,6 +4,7 @@
 
 pub mod cases;
 pub mod custom;
+pub mod device;
 pub mod ranks;
 
 use headlong_device::optimizer::{Optimizer, Step};

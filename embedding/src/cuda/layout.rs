@@ -1,0 +1,175 @@
+//! What host and kernels share: structs of the same layout as in `tables.cuh`, and where the parts of a batch lie.
+
+use crate::table::TableSpec;
+use headlong_device::cuda::DevicePtr;
+
+/// Entries of a tile: a table's entries start at a multiple of it.
+pub(crate) const TILE: usize = 4096;
+
+/// Entries that one group of lanes sums.
+pub(crate) const CHUNK: usize = 32;
+
+/// Threads of a block, in all kernels of tables.
+pub(crate) const BLOCK: u32 = 256;
+
+/// Warps of a block.
+pub(crate) const WARPS: usize = BLOCK as usize / 32;
+
+/// Entries of all tables lie below: marks of chunks stand above.
+const MAX_ENTRIES: usize = 1 << 30;
+
+/// `struct Table`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Table {
+    pub(crate) weights: DevicePtr,
+    pub(crate) first: DevicePtr,
+    pub(crate) second: DevicePtr,
+    pub(crate) home: DevicePtr,
+    pub(crate) rows: u32,
+    pub(crate) dim: u32,
+    pub(crate) first_column: u32,
+    pub(crate) first_entry: u32,
+    pub(crate) ids: u32,
+    pub(crate) offsets: u32,
+    pub(crate) factors: u32,
+    pub(crate) first_tile: u32,
+    pub(crate) num_tiles: u32,
+    pub(crate) flags: u32,
+}
+
+impl Table {
+    /// Its words, for the copy to the device.
+    pub(crate) fn words(&self) -> [u32; 18] {
+        let pointers = [self.weights, self.first, self.second, self.home];
+        let mut words = [0; 18];
+        for (pair, pointer) in words.chunks_exact_mut(2).zip(pointers) {
+            (pair[0], pair[1]) = (pointer.0 as u32, (pointer.0 >> 32) as u32);
+        }
+        words[8..].copy_from_slice(&[
+            self.rows,
+            self.dim,
+            self.first_column,
+            self.first_entry,
+            self.ids,
+            self.offsets,
+            self.factors,
+            self.first_tile,
+            self.num_tiles,
+            self.flags,
+        ]);
+        words
+    }
+}
+
+/// `POOLING_MEAN` of [`Table::flags`].
+pub(crate) const POOLING_MEAN: u32 = 1;
+
+/// Words of `struct Staged` and of `struct StagedTable`.
+pub(crate) const STAGED_WORDS: usize = 4;
+pub(crate) const STAGED_TABLE_WORDS: usize = 2;
+
+/// A table's mode in a batch.
+pub(crate) const MODE_BAGS: u32 = 1;
+pub(crate) const MODE_WEIGHTED: u32 = 2;
+pub(crate) const MODE_NEEDS_REST: u32 = 4;
+
+/// Where the entries of every table lie, and the words of its part of a staged batch.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub(crate) max_samples: usize,
+    pub(crate) tables: Vec<TableLayout>,
+    pub(crate) num_tiles: usize,
+    /// Words that are copied with every batch; the rest follows.
+    pub(crate) main_words: usize,
+    /// All words of a staged batch.
+    pub(crate) words: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TableLayout {
+    pub(crate) max_ids: usize,
+    pub(crate) first_column: usize,
+    pub(crate) first_tile: usize,
+    pub(crate) num_tiles: usize,
+    pub(crate) ids: usize,
+    pub(crate) offsets: usize,
+    pub(crate) factors: usize,
+}
+
+impl TableLayout {
+    pub(crate) fn first_entry(&self) -> usize {
+        self.first_tile * TILE
+    }
+}
+
+impl Layout {
+    /// For batches of at most these sizes.
+    ///
+    /// Offsets travel with every batch for tables that were planned for more, or fewer, ids than samples; for the others, and
+    /// the weights of ids, there is room in the rest.
+    pub(crate) fn new(specs: &[TableSpec], max_samples: usize, max_ids: &[usize]) -> Self {
+        let mut word = STAGED_WORDS + STAGED_TABLE_WORDS * specs.len();
+        let mut take = |words: usize| {
+            let first = word.next_multiple_of(4);
+            word = first + words;
+            first
+        };
+        let (mut first_column, mut first_tile) = (0, 0);
+        let table = |(spec, &max_ids): (&TableSpec, &usize)| {
+            let num_tiles = max_ids.div_ceil(TILE).max(1);
+            let (ids, offsets) = (take(max_ids), if max_ids == max_samples { 0 } else { take(max_samples + 1) });
+            let table =
+                TableLayout { max_ids, first_column, first_tile, num_tiles, ids, offsets, factors: 0 };
+            (first_column, first_tile) = (first_column + spec.dim, first_tile + num_tiles);
+            table
+        };
+        let mut tables: Vec<_> = specs.iter().zip(max_ids).map(table).collect();
+        let main_words = take(4);
+        for table in &mut tables {
+            if table.offsets == 0 {
+                table.offsets = take(max_samples + 1);
+            }
+            table.factors = take(table.max_ids);
+        }
+        let layout = Self { max_samples, tables, num_tiles: first_tile, main_words, words: word };
+        assert!(layout.num_entries() <= MAX_ENTRIES, "ids of one batch are at most 2^30 with their gaps");
+        layout
+    }
+
+    /// Entries of all tables, gaps included.
+    pub(crate) fn num_entries(&self) -> usize {
+        self.num_tiles * TILE
+    }
+
+    /// The table of each tile.
+    pub(crate) fn tile_tables(&self) -> Vec<u32> {
+        let tables = self.tables.iter().zip(0_u32..);
+        tables.flat_map(|(table, index)| std::iter::repeat_n(index, table.num_tiles)).collect()
+    }
+}
+
+/// Places in one allocation: each starts at a multiple of 256 bytes.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Places {
+    bytes: usize,
+}
+
+impl Places {
+    /// Room for `count` words of four bytes; where it starts.
+    pub(crate) fn words(&mut self, count: usize) -> usize {
+        let first = self.bytes;
+        self.bytes = (first + 4 * count).next_multiple_of(256);
+        first
+    }
+
+    /// Bytes of all of it.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Blocks for `needed` of them on a device of `multiprocessors`: kernels go over the rest with a stride.
+pub(crate) fn blocks(needed: usize, multiprocessors: u32, per_multiprocessor: u32) -> u32 {
+    needed.clamp(1, (multiprocessors * per_multiprocessor) as usize) as u32
+}

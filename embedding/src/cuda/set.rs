@@ -1,0 +1,155 @@
+//! The CUDA body of [`crate::EmbeddingSet`]: one rank with all rows.
+
+use super::layout::{CHUNK, Layout};
+use super::staging::Staging;
+use super::tables::describe;
+use super::{DeviceTables, FlagsMemory, Instance, partial_stride};
+use crate::error::{EmbeddingError, Result};
+use crate::ids::Ids;
+use crate::lookup::cuda as lookup_cuda;
+use crate::route::bits_below;
+use crate::route::cuda::Sorted;
+use crate::set::TableSlot;
+use crate::table::TableSpec;
+use crate::update::cuda::{Gradients, Sink, Update, update};
+use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr, DeviceStep};
+use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::{DType, Mat};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Tables on a device, beside their rows.
+pub(crate) struct CudaSet {
+    device: CudaDevice,
+    specs: Arc<[TableSpec]>,
+    layout: Arc<Layout>,
+    tables: DeviceTables,
+    instance: Instance,
+    key_bits: u32,
+    partials: DeviceMemory,
+    flags: FlagsMemory,
+    /// Address of the step in device memory; 0 where the host's is used.
+    device_step: AtomicU64,
+    optimizer: Optimizer,
+    seed: u64,
+}
+
+/// The route of one batch on a device.
+#[derive(Debug)]
+pub(crate) struct DeviceRoute {
+    pub(crate) staging: Staging,
+    sorted: Sorted,
+}
+
+impl DeviceRoute {
+    pub(crate) fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
+        self.staging.stage(ids)
+    }
+}
+
+/// Refuses tables that do not fit the kernels, by name.
+pub(crate) fn check_specs(specs: &[TableSpec]) -> Result<()> {
+    let refuse = |spec: &TableSpec, reason| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
+    let dtype = specs.first().map_or(DType::F32, |spec| spec.dtype);
+    for spec in specs {
+        if spec.rows >= u64::from(u32::MAX) >> 1 {
+            return refuse(spec, format!("{} rows, a CUDA device takes fewer than 2^31 a table", spec.rows));
+        }
+        if spec.dtype != dtype {
+            let (found, others) = (spec.dtype.name(), dtype.name());
+            return refuse(spec, format!("holds {found}, other tables {others}: on a CUDA device all hold the same"));
+        }
+    }
+    Ok(())
+}
+
+impl CudaSet {
+    /// For tables whose rows lie on the device already.
+    pub(crate) fn new(
+        device: &CudaDevice,
+        specs: &[TableSpec],
+        slots: &[TableSlot],
+        (max_samples, max_ids): (usize, &[usize]),
+        (optimizer, seed): (Optimizer, u64),
+    ) -> Result<Self> {
+        let layout = Layout::new(specs, max_samples, max_ids);
+        let tables = specs.iter().zip(slots).enumerate();
+        let tables = tables.map(|(index, (spec, slot))| {
+            describe(spec, index, &layout, slot.plain.as_ref(), DevicePtr::NULL)
+        });
+        let tables = DeviceTables::new(device, &tables.collect::<Vec<_>>(), &layout)?;
+        let dtype = specs.first().map_or(DType::F32, |spec| spec.dtype);
+        Ok(Self {
+            device: device.clone(),
+            tables,
+            instance: Instance::new(specs.iter().map(|spec| spec.dim), dtype),
+            key_bits: specs.iter().map(|spec| bits_below(spec.rows)).max().unwrap_or(1),
+            partials: DeviceMemory::new(device, "partial sums of rows", partial_bytes(specs, &layout))?,
+            flags: FlagsMemory::new(device)?,
+            device_step: AtomicU64::new(0),
+            specs: specs.into(),
+            layout: Arc::new(layout),
+            optimizer,
+            seed,
+        })
+    }
+
+    /// Bytes of device memory that a set and `routes` routes take, rows left out.
+    pub(crate) fn work_bytes(specs: &[TableSpec], max_samples: usize, max_ids: &[usize], routes: usize) -> u64 {
+        let layout = Layout::new(specs, max_samples, max_ids);
+        let route = Staging::bytes(&layout) + Sorted::bytes(&layout, false);
+        partial_bytes(specs, &layout) as u64 + route * routes as u64
+    }
+
+    pub(crate) fn new_route(&self) -> Result<DeviceRoute> {
+        Ok(DeviceRoute {
+            staging: Staging::new(&self.device, &self.specs, &self.layout)?,
+            sorted: Sorted::new(&self.device, &self.layout, self.key_bits, false)?,
+        })
+    }
+
+    pub(crate) fn set_device_step(&self, step: DevicePtr) {
+        self.device_step.store(step.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn check_flags(&self) -> Result<()> {
+        self.flags.check(&self.specs)
+    }
+
+    pub(crate) fn route(&self, stream: &CudaStream, route: &DeviceRoute) {
+        route.sorted.route(stream, &self.tables, &route.staging, &self.flags);
+    }
+
+    pub(crate) fn lookup(&self, stream: &CudaStream, route: &DeviceRoute, vectors: &Mat) {
+        let from = lookup_cuda::From {
+            tables: self.tables.tables(),
+            num_tables: self.specs.len(),
+            staged: route.staging.ptr(),
+            origins: None,
+        };
+        lookup_cuda::lookup(stream, self.instance, &from, vectors);
+    }
+
+    pub(crate) fn update(&self, stream: &CudaStream, route: &DeviceRoute, d_vectors: &Mat, step: &Step) {
+        let sink = Sink::Step {
+            optimizer: self.optimizer,
+            step: DeviceStep::new(step, &self.optimizer),
+            device_step: DevicePtr(self.device_step.load(Ordering::Relaxed)),
+            seed: self.seed,
+        };
+        let work = Update {
+            tables: self.tables.tables(),
+            tile_tables: self.tables.tile_tables(),
+            sorted: &route.sorted,
+            gradients: Gradients::OfVectors(d_vectors, route.staging.ptr()),
+            sink,
+            partials: (self.partials.ptr(), partial_stride(&self.specs)),
+        };
+        update(stream, self.instance, &work);
+    }
+}
+
+/// Two places for every chunk's entries; see `partial_of` in update.cu.
+pub(crate) fn partial_bytes(specs: &[TableSpec], layout: &Layout) -> usize {
+    2 * layout.num_entries() / CHUNK * partial_stride(specs) * size_of::<f32>()
+}

@@ -1,0 +1,129 @@
+//! A batch on its way to the device: packed by the host in page-locked memory, copied inside the step.
+
+use super::layout::{
+    Layout, MODE_BAGS, MODE_NEEDS_REST, MODE_WEIGHTED, STAGED_TABLE_WORDS, STAGED_WORDS, TableLayout,
+};
+use crate::error::{EmbeddingError, Result};
+use crate::ids::{Bags, Ids, bags_of, check_range, num_samples};
+use crate::route::all_below;
+use crate::table::TableSpec;
+use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr, Pinned};
+use std::sync::Arc;
+
+/// One batch, on the host and on the device.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    specs: Arc<[TableSpec]>,
+    layout: Arc<Layout>,
+    pinned: Pinned,
+    device: DeviceMemory,
+    num_samples: usize,
+    generation: u32,
+    needs_rest: bool,
+}
+
+impl Staging {
+    pub(crate) fn new(device: &CudaDevice, specs: &Arc<[TableSpec]>, layout: &Arc<Layout>) -> Result<Self> {
+        Ok(Self {
+            specs: Arc::clone(specs),
+            layout: Arc::clone(layout),
+            pinned: Pinned::new(device, 4 * layout.words)?,
+            device: DeviceMemory::new(device, "ids of a batch", 4 * layout.words)?,
+            num_samples: 0,
+            generation: 0,
+            needs_rest: false,
+        })
+    }
+
+    /// Bytes of device memory.
+    pub(crate) fn bytes(layout: &Layout) -> u64 {
+        4 * layout.words as u64
+    }
+
+    pub(crate) fn num_samples(&self) -> usize {
+        self.num_samples
+    }
+
+    /// Whether the batch has bags where none were planned, or weights: then more is copied than usual.
+    pub(crate) fn needs_rest(&self) -> bool {
+        self.needs_rest
+    }
+
+    /// The staged batch on the device.
+    pub(crate) fn ptr(&self) -> DevicePtr {
+        self.device.ptr()
+    }
+
+    /// The number of each table's entries on the device; two words from one to the next.
+    pub(crate) fn num_entries(&self) -> DevicePtr {
+        self.device.ptr().offset(4 * STAGED_WORDS)
+    }
+
+    /// Packs the ids of a batch. The copy of the batch before must be done.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and batches of another shape: those of the CPU's route.
+    pub(crate) fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
+        let found = num_samples(&self.specs, ids)?;
+        for (table, spec) in self.specs.iter().enumerate() {
+            let sizes = [
+                ("ids", ids.table(table).values.len(), self.layout.tables[table].max_ids),
+                ("samples", found, self.layout.max_samples),
+            ];
+            if let Some((what, found, capacity)) = sizes.into_iter().find(|(_, found, most)| found > most) {
+                return Err(EmbeddingError::Capacity { table: spec.name.clone(), what, found, capacity });
+            }
+        }
+        let in_range = |(table, spec): (usize, &TableSpec)| all_below(ids.table(table).values, spec.rows);
+        if !self.specs.iter().enumerate().all(in_range) {
+            check_range(&self.specs, &|table| bags_of(ids, table))?;
+        }
+        self.pack(ids, found);
+        Ok(())
+    }
+
+    fn pack(&mut self, ids: &dyn Ids, found: usize) {
+        self.num_samples = found;
+        self.generation = self.generation.wrapping_add(1);
+        self.needs_rest = false;
+        let rest = self.layout.main_words;
+        let words = self.pinned.as_mut_slice::<u32>();
+        words[..STAGED_WORDS].copy_from_slice(&[found as u32, self.generation, rest as u32, 0]);
+        words[rest] = self.generation;
+        for (table, layout) in self.layout.tables.iter().enumerate() {
+            let bags = bags_of(ids, table);
+            let mode = pack_table(words, layout, bags, rest);
+            self.needs_rest |= mode & MODE_NEEDS_REST != 0;
+            let place = STAGED_WORDS + STAGED_TABLE_WORDS * table;
+            words[place..place + 2].copy_from_slice(&[bags.ids.values.len() as u32, mode]);
+        }
+    }
+
+    /// Enqueues the copy of what was packed.
+    pub(crate) fn copy(&self, stream: &CudaStream) {
+        let words = if self.needs_rest { self.layout.words } else { self.layout.main_words };
+        stream.copy_to_device(self.device.ptr(), &self.pinned, 0..4 * words);
+    }
+}
+
+/// Packs one table's part and returns its mode.
+fn pack_table(words: &mut [u32], layout: &TableLayout, bags: Bags, rest: usize) -> u32 {
+    let Bags { ids, weights } = bags;
+    let to = &mut words[layout.ids..][..ids.values.len()];
+    to.iter_mut().zip(ids.values).for_each(|(to, &id)| *to = id as u32);
+    let mut mode = 0;
+    // An empty batch is one-hot, too: nobody reads its offsets.
+    if !ids.is_one_hot() {
+        words[layout.offsets..][..ids.offsets.len()].copy_from_slice(ids.offsets);
+        mode |= MODE_BAGS;
+        if layout.offsets > rest {
+            mode |= MODE_NEEDS_REST;
+        }
+    }
+    if !weights.is_empty() {
+        let to = &mut words[layout.factors..][..weights.len()];
+        to.iter_mut().zip(weights).for_each(|(to, weight)| *to = weight.to_bits());
+        mode |= MODE_WEIGHTED | MODE_NEEDS_REST;
+    }
+    mode
+}

@@ -1,0 +1,93 @@
+// What all kernels of the tables share: where tables and their entries lie, the staged batch, the flag of errors.
+//
+// The ids of a batch are *entries*. Those of table t stand from `first_entry` on, which is a multiple of a tile, so that a tile
+// belongs to one table; how many there are is known on the device alone. Nothing here is larger than its capacity.
+
+// Elements of a row, where all tables have the same; 0: each table says, and single elements are accessed.
+#ifndef DIM
+#define DIM 0
+#endif
+// Element type of the rows: 0 f32, 1 f16, 2 bf16.
+#ifndef ROW_TYPE
+#define ROW_TYPE 0
+#endif
+// Element type of the pooled vectors and of their gradients, likewise.
+#ifndef VECTOR_TYPE
+#define VECTOR_TYPE 0
+#endif
+
+#define TILE 4096u
+#define TILE_LOG2 12
+#define BLOCK 256u
+#define WARPS (BLOCK / 32)
+#define ALL_LANES 0xffffffffu
+
+// Entries of a chunk: what one group of lanes sums.
+#define CHUNK 32u
+// Marks of a chunk, beside its first entry: its row has several chunks; it is the first of them.
+#define CHUNK_OF_LONG 0x80000000u
+#define CHUNK_OF_START 0x40000000u
+#define CHUNK_ENTRY 0x3fffffffu
+
+// Of a table.
+#define POOLING_MEAN 1u
+// Of a table's part of a batch.
+#define MODE_BAGS 1u
+#define MODE_WEIGHTED 2u
+#define MODE_NEEDS_REST 4u
+
+// One table. The same layout as `DeviceTable` in cuda/layout.rs, as are the structs below.
+struct Table {
+  void* weights;
+  float* first;
+  float* second;
+  // Per row its key in the sort; null where that is the row itself.
+  const u32* home;
+  u32 rows;
+  u32 dim;
+  u32 first_column;
+  u32 first_entry;
+  // Where its ids, offsets and weights of ids lie in the staged batch, in words.
+  u32 ids;
+  u32 offsets;
+  u32 factors;
+  u32 first_tile;
+  u32 num_tiles;
+  u32 flags;
+};
+
+// What a staged batch begins with; one `StagedTable` per table follows.
+struct Staged {
+  u32 num_samples;
+  // Number of the batch; the rest of it, which seldom is copied, begins with the same.
+  u32 generation;
+  u32 rest;
+  u32 unused;
+};
+
+struct StagedTable {
+  u32 num_ids;
+  u32 mode;
+};
+
+__device__ __forceinline__ const StagedTable* staged_tables(const u32* staged) {
+  return reinterpret_cast<const StagedTable*>(staged + sizeof(Staged) / sizeof(u32));
+}
+
+// Errors: the smallest of kind << 56 | table << 40 | where, so that which one is told does not depend on the schedule.
+#define ERROR_ID_OUT_OF_RANGE 1ull
+#define ERROR_NOT_COPIED 2ull
+#define ERROR_SLOT_FULL 3ull
+#define ERROR_ASKED_ROW 4ull
+
+struct Flags {
+  u64 first;
+  u64 detail;
+};
+
+__device__ __forceinline__ void raise(Flags* flags, u64 kind, u32 table, u64 where, u64 detail) {
+  const u64 error = kind << 56 | static_cast<u64>(table) << 40 | where;
+  if (atomicMin(&flags->first, error) > error) {
+    flags->detail = detail;
+  }
+}

@@ -1,0 +1,117 @@
+// Lookup: the rows of each bag, pooled in the order of the bag, for all tables in one launch.
+//
+// A warp takes 32 neighbouring samples of one table. Its lanes read their ids at once; then each group of lanes copies row after
+// row, several on their way at a time. Bags are summed by their group.
+
+// Where rows come from: 0 the tables, by staged id; 1 from replicas and what owners have sent, by the origin of each id.
+#ifndef SOURCE
+#define SOURCE 0
+#endif
+
+// An origin that is a row of the replica; else the element at which a received vector starts.
+#define IN_REPLICA 0x80000000u
+
+// `LookupArgs` in lookup/cuda.rs.
+struct LookupArgs {
+  const Table* tables;
+  const u32* staged;
+  // Per entry: where its vector lies (source 1).
+  const u32* origins;
+  const float* received;
+  void* vectors;
+  u64 stride;
+  u32 num_tables;
+  u32 max_samples;
+};
+
+// The first strip element and the rows of entry `entry` of table `table`.
+__device__ __forceinline__ Row load_entry(const LookupArgs& a, const Table& table, u32 dim, u32 id, u32 strip) {
+  const u32 columns = dim - strip * STRIP;
+  if (SOURCE == 1 && (id & IN_REPLICA) == 0) {
+    return load_strip<0>(a.received, static_cast<u64>(id) + strip * STRIP, columns);
+  }
+  const u32 row = SOURCE == 1 ? id & ~IN_REPLICA : (id < table.rows ? id : 0);
+  return load_strip<ROW_TYPE>(table.weights, static_cast<u64>(row) * dim + strip * STRIP, columns);
+}
+
+// 32 samples with one id each, `mine` this lane's.
+__device__ __forceinline__ void copy_rows(const LookupArgs& a, const Table& table, u32 dim, u32 mine, u32 first, u32 count) {
+  const u32 group = threadIdx.x % 32 / LANES;
+  for (u32 strip = 0; strip < num_strips(dim); strip++) {
+    const u32 column = table.first_column + strip * STRIP;
+#pragma unroll 8
+    for (u32 k = 0; k < 32 / GROUPS; k++) {
+      const u32 sample = k * GROUPS + group;
+      const u32 id = __shfl_sync(ALL_LANES, mine, sample);
+      if (sample < count) {
+        const Row row = load_entry(a, table, dim, id, strip);
+        store_strip<VECTOR_TYPE>(row, a.vectors, (first + sample) * a.stride + column, dim - strip * STRIP);
+      }
+    }
+  }
+}
+
+// One bag: entries `begin .. end` of the table.
+__device__ __forceinline__ Row pool_bag(const LookupArgs& a, const Table& table, u32 dim, const u32* ids,
+                                        const float* weights, u32 begin, u32 end, u32 strip) {
+  Row sum = zeros();
+  for (u32 entry = begin; entry < end; entry++) {
+    Row row = load_entry(a, table, dim, ids[entry], strip);
+    if (weights != nullptr) {
+      scale(row, weights[entry]);
+    }
+    if (entry == begin) {
+      // Note: not added to zero, so that a bag of one row is that row, a negative zero included.
+      sum = row;
+    } else {
+      add(sum, row);
+    }
+  }
+  if ((table.flags & POOLING_MEAN) != 0 && end > begin) {
+    scale(sum, 1.0f / static_cast<float>(end - begin));
+  }
+  return sum;
+}
+
+__device__ __forceinline__ void pool_bags(const LookupArgs& a, const Table& table, u32 dim, const u32* ids, u32 mode,
+                                          u32 first, u32 count) {
+  const u32* offsets = a.staged + table.offsets;
+  const float* weights = nullptr;
+  if ((mode & MODE_WEIGHTED) != 0) {
+    weights = reinterpret_cast<const float*>(a.staged + table.factors);
+  }
+  for (u32 sample = threadIdx.x % 32 / LANES; sample < count; sample += GROUPS) {
+    u32 begin = first + sample, end = begin + 1;
+    if ((mode & MODE_BAGS) != 0) {
+      end = offsets[begin + 1], begin = offsets[begin];
+    }
+    for (u32 strip = 0; strip < num_strips(dim); strip++) {
+      const Row sum = pool_bag(a, table, dim, ids, weights, begin, end, strip);
+      const u64 to = (first + sample) * a.stride + table.first_column + strip * STRIP;
+      store_strip<VECTOR_TYPE>(sum, a.vectors, to, dim - strip * STRIP);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) lookup(const LookupArgs a) {
+  const Staged* staged = reinterpret_cast<const Staged*>(a.staged);
+  const u32 num_samples = staged->num_samples < a.max_samples ? staged->num_samples : a.max_samples;
+  const u32 blocks = (a.max_samples + 31) / 32, lane = threadIdx.x % 32;
+  const u32 num_warps = gridDim.x * WARPS;
+  for (u32 task = blockIdx.x * WARPS + threadIdx.x / 32; task < a.num_tables * blocks; task += num_warps) {
+    const u32 index = task / blocks, first = task % blocks * 32;
+    if (first >= num_samples) {
+      continue;
+    }
+    const Table table = a.tables[index];
+    const u32 mode = staged_tables(a.staged)[index].mode;
+    const u32* ids = SOURCE == 1 ? a.origins + table.first_entry : a.staged + table.ids;
+    const u32 count = num_samples - first < 32 ? num_samples - first : 32;
+    const u32 dim = DIM == 0 ? table.dim : DIM;
+    if ((mode & (MODE_BAGS | MODE_WEIGHTED)) == 0) {
+      copy_rows(a, table, dim, lane < count ? ids[first + lane] : 0, first, count);
+    } else {
+      pool_bags(a, table, dim, ids, mode, first, count);
+    }
+  }
+}

@@ -1,0 +1,255 @@
+// Route: staged ids to keys, and sorted keys to chunks of work.
+//
+// A *segment* is a run of equal keys: one row of the batch. It is cut into chunks of at most CHUNK entries, counted from its own
+// first entry, so that how a row's gradients are added up does not depend on what else is in the batch.
+
+// `KeysArgs` in route/cuda.rs.
+struct KeysArgs {
+  const Table* tables;
+  const u32* tile_tables;
+  const u32* staged;
+  u32* keys;
+  // For tables with bags: the sample of each entry.
+  u32* samples;
+  u32* counts;
+  Flags* flags;
+  u32 num_tiles;
+  u32 mask;
+};
+
+// The sample whose bag holds entry `entry`: the last one that starts at or before it, of those that are not empty.
+__device__ __forceinline__ u32 sample_of(const u32* offsets, u32 num_samples, u32 entry) {
+  u32 low = 0, high = num_samples;
+  while (low + 1 < high) {
+    const u32 middle = (low + high) / 2;
+    if (offsets[middle] <= entry) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// One tile a block: checks ids, writes their keys, and counts the first digit of the sort.
+extern "C" __global__ void __launch_bounds__(BLOCK) route_keys(const KeysArgs a) {
+  const Staged* staged = reinterpret_cast<const Staged*>(a.staged);
+  const u32 num_samples = staged->num_samples;
+  for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
+    const u32 index = a.tile_tables[tile];
+    const Table table = a.tables[index];
+    const StagedTable batch = staged_tables(a.staged)[index];
+    const u32 len = tile_len(tile, table, batch.num_ids);
+    const u32 first = (tile - table.first_tile) * TILE;
+    const u64 base = static_cast<u64>(tile) * TILE;
+    const u32* ids = a.staged + table.ids + first;
+    if ((batch.mode & MODE_NEEDS_REST) != 0 && threadIdx.x == 0 &&
+        a.staged[staged->rest] != staged->generation) {
+      raise(a.flags, ERROR_NOT_COPIED, index, 0, 0);
+    }
+    for (u32 i = threadIdx.x; i < len; i += BLOCK) {
+      u32 id = ids[i];
+      if (id >= table.rows) {
+        raise(a.flags, ERROR_ID_OUT_OF_RANGE, index, first + i, id);
+        id = 0;
+      }
+      a.keys[base + i] = table.home != nullptr ? table.home[id] : id;
+      if ((batch.mode & MODE_BAGS) != 0) {
+        a.samples[base + i] = sample_of(a.staged + table.offsets, num_samples, first + i);
+      }
+    }
+    // The keys just written are the block's own.
+    __syncthreads();
+    const u32* keys = a.keys + base;
+    count_digits(len, a.counts + static_cast<u64>(tile) * DIGITS, [&](u32 i) { return keys[i] & a.mask; });
+  }
+}
+
+// `ChunksArgs` in route/cuda.rs.
+struct ChunksArgs {
+  const Table* tables;
+  const u32* tile_tables;
+  const u32* num_entries;
+  const u32* keys;
+  // Tiles: chunks, long segments and segments that start in the tile.
+  u32* tile_chunks;
+  u32* tile_longs;
+  u32* tile_rows;
+  u32* chunk_starts;
+  u32* chunk_ends;
+  // For each long segment, its first chunk, and the one behind its last.
+  u32* long_firsts;
+  u32* long_ends;
+  // For each sorted entry the number of its segment among those of all tables; null where nobody asks.
+  u32* row_numbers;
+  // For each segment its first entry; null likewise.
+  u32* row_starts;
+  // Chunks, long segments, segments.
+  u32* totals;
+  u32 stride;
+  u32 num_tables;
+  u32 num_tiles;
+};
+
+// What starts and ends at the entries of one thread: ITEMS neighbours of the sorted list.
+struct Marks {
+  u32 chunk_starts;
+  u32 chunk_lasts;
+  u32 row_starts;
+  u32 row_lasts;
+  u32 long_starts;
+  // Entries whose segment has several chunks.
+  u32 longs;
+};
+
+// The first position of `key` among the first `count` keys.
+__device__ __forceinline__ u32 lower_bound(const u32* keys, u32 count, u32 key) {
+  u32 low = 0, high = count;
+  while (low < high) {
+    const u32 middle = (low + high) / 2;
+    if (keys[middle] < key) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Marks the ITEMS entries from `at` (counted in the table) on; `keys` are the table's, `count` how many. All threads take part.
+__device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first, u32 at) {
+  u32 mine[ITEMS];
+#pragma unroll
+  for (u32 j = 0; j < ITEMS; j++) {
+    mine[j] = at + j < count ? keys[at + j] : 0;
+  }
+  const u32 before = at > 0 && at < count ? keys[at - 1] : 0;
+  // The last segment start among these entries, counted from 1 in the tile.
+  u32 last_start = 0;
+#pragma unroll
+  for (u32 j = 0; j < ITEMS; j++) {
+    const bool starts = at + j < count && (at + j == 0 || mine[j] != (j == 0 ? before : mine[j - 1]));
+    last_start = starts ? at + j - tile_first + 1 : last_start;
+  }
+  const u32 start_before = exclusive_max(last_start);
+  Marks marks = {0, 0, 0, 0, 0, 0};
+  if (at >= count) {
+    return marks;
+  }
+  // Where no segment starts before these entries in the tile, theirs began in an earlier tile.
+  u32 start = start_before > 0 ? tile_first + start_before - 1 : lower_bound(keys, at + 1, mine[0]);
+#pragma unroll
+  for (u32 j = 0; j < ITEMS; j++) {
+    const u32 entry = at + j;
+    if (entry < count) {
+      const bool starts = entry == 0 || mine[j] != (j == 0 ? before : mine[j - 1]);
+      const bool ends = entry + 1 == count || keys[entry + 1] != mine[j];
+      start = starts ? entry : start;
+      const u32 offset = entry - start;
+      const bool is_long = offset >= CHUNK || (start + CHUNK < count && keys[start + CHUNK] == mine[j]);
+      const u32 bit = 1u << j;
+      marks.row_starts |= starts ? bit : 0;
+      marks.chunk_starts |= offset % CHUNK == 0 ? bit : 0;
+      marks.chunk_lasts |= ends || offset % CHUNK == CHUNK - 1 ? bit : 0;
+      marks.row_lasts |= ends ? bit : 0;
+      marks.longs |= is_long ? bit : 0;
+      marks.long_starts |= starts && is_long ? bit : 0;
+    }
+  }
+  return marks;
+}
+
+__device__ __forceinline__ Marks mark_tile(const ChunksArgs& a, u32 tile, const Table& table, u32 count) {
+  const u32 first = (tile - table.first_tile) * TILE;
+  return mark(a.keys + table.first_entry, count, first, first + threadIdx.x * ITEMS);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, 3) chunks_count(const ChunksArgs a) {
+  for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
+    const u32 index = a.tile_tables[tile];
+    const Table table = a.tables[index];
+    const Marks marks = mark_tile(a, tile, table, a.num_entries[index * a.stride]);
+    u32 chunks, longs, rows;
+    exclusive_scan(__popc(marks.chunk_starts), chunks);
+    exclusive_scan(__popc(marks.long_starts), longs);
+    exclusive_scan(__popc(marks.row_starts), rows);
+    if (threadIdx.x == 0) {
+      a.tile_chunks[tile] = chunks;
+      a.tile_longs[tile] = longs;
+      a.tile_rows[tile] = rows;
+    }
+  }
+}
+
+// The sum of the first `count` numbers, told to all threads.
+__device__ __forceinline__ u32 sum_before(const u32* numbers, u32 count) {
+  u32 sum = 0, total;
+  for (u32 i = threadIdx.x; i < count; i += BLOCK) {
+    sum += numbers[i];
+  }
+  exclusive_scan(sum, total);
+  return total;
+}
+
+// Bits of `marks` below and at `bit`.
+__device__ __forceinline__ u32 marks_up_to(u32 marks, u32 bit) {
+  return __popc(marks & (bit | (bit - 1)));
+}
+
+// How many of each stand before this thread's entries.
+struct Before {
+  u32 chunks;
+  u32 longs;
+  u32 rows;
+};
+
+__device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& marks, const Before& before, u32 entry,
+                                              u32 end) {
+#pragma unroll
+  for (u32 j = 0; j < ITEMS; j++) {
+    const u32 bit = 1u << j;
+    const u32 chunk = before.chunks + marks_up_to(marks.chunk_starts, bit) - 1;
+    const u32 row = before.rows + marks_up_to(marks.row_starts, bit) - 1;
+    const u32 number = before.longs + marks_up_to(marks.long_starts, bit) - 1;
+    const bool is_long = (marks.longs & bit) != 0, starts = (marks.row_starts & bit) != 0;
+    if ((marks.chunk_starts & bit) != 0) {
+      a.chunk_starts[chunk] = (entry + j) | (is_long ? CHUNK_OF_LONG : 0) | (starts ? CHUNK_OF_START : 0);
+    }
+    if ((marks.chunk_lasts & bit) != 0) {
+      a.chunk_ends[chunk] = entry + j + 1;
+    }
+    if (is_long && starts) {
+      a.long_firsts[number] = chunk;
+    }
+    if (is_long && (marks.row_lasts & bit) != 0) {
+      a.long_ends[number] = chunk + 1;
+    }
+    if (a.row_starts != nullptr && starts) {
+      a.row_starts[row] = entry + j;
+    }
+    if (a.row_numbers != nullptr && entry + j < end) {
+      a.row_numbers[entry + j] = row;
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, 3) chunks_write(const ChunksArgs a) {
+  for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
+    const u32 index = a.tile_tables[tile];
+    const Table table = a.tables[index];
+    const u32 count = a.num_entries[index * a.stride];
+    const Marks marks = mark_tile(a, tile, table, count);
+    u32 chunks, longs, rows;
+    Before before;
+    before.chunks = exclusive_scan(__popc(marks.chunk_starts), chunks) + sum_before(a.tile_chunks, tile);
+    before.longs = exclusive_scan(__popc(marks.long_starts), longs) + sum_before(a.tile_longs, tile);
+    before.rows = exclusive_scan(__popc(marks.row_starts), rows) + sum_before(a.tile_rows, tile);
+    const u32 entry = tile * TILE + threadIdx.x * ITEMS;
+    write_entries(a, marks, before, entry, table.first_entry + count);
+    if (tile + 1 == a.num_tiles && threadIdx.x == BLOCK - 1) {
+      a.totals[0] = before.chunks + __popc(marks.chunk_starts);
+      a.totals[1] = before.longs + __popc(marks.long_starts);
+      a.totals[2] = before.rows + __popc(marks.row_starts);
+    }
+  }
+}

@@ -1,0 +1,154 @@
+//! Update on a device: chunks of rows, then the rows of several chunks.
+
+use crate::cuda::layout::{BLOCK, WARPS, blocks};
+use crate::cuda::{Instance, UPDATE_TEXT, dtype_number};
+use crate::route::cuda::Sorted;
+use headlong_device::cuda::{CudaStream, Define, DevicePtr, DeviceStep, Launch, OptimizerConstants, Source};
+use headlong_device::optimizer::Optimizer;
+use headlong_device::{DType, Mat};
+
+/// Segmented sums and optimiser steps.
+pub(crate) static UPDATE: Source = Source { name: "embedding/update", text: UPDATE_TEXT };
+
+/// `struct UpdateArgs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct UpdateArgs {
+    tables: DevicePtr,
+    tile_tables: DevicePtr,
+    staged: DevicePtr,
+    chunk_starts: DevicePtr,
+    chunk_ends: DevicePtr,
+    long_firsts: DevicePtr,
+    long_ends: DevicePtr,
+    totals: DevicePtr,
+    keys: DevicePtr,
+    values: DevicePtr,
+    samples: DevicePtr,
+    gradients: DevicePtr,
+    partials: DevicePtr,
+    row_numbers: DevicePtr,
+    destinations: DevicePtr,
+    to_owners: DevicePtr,
+    frequent: DevicePtr,
+    device_step: DevicePtr,
+    stride: u64,
+    partial_stride: u64,
+    step: DeviceStep,
+    constants: OptimizerConstants,
+    seed: u64,
+}
+
+/// Where the gradients of entries lie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Gradients<'a> {
+    /// Those of pooled vectors, and the staged batch.
+    OfVectors(&'a Mat, DevicePtr),
+    /// Rows of f32, at the elements that entries' values say.
+    Packed(DevicePtr),
+}
+
+/// What becomes of a row's summed gradient.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Sink {
+    /// A step of the optimiser: the host's step, used where there is none in device memory, and the seed of rounding.
+    Step { optimizer: Optimizer, step: DeviceStep, device_step: DevicePtr, seed: u64 },
+    /// It is written to its owner's slot or to the block of frequent rows.
+    Write { destinations: DevicePtr, to_owners: DevicePtr, frequent: DevicePtr },
+}
+
+/// What an update works on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Update<'a> {
+    pub(crate) tables: DevicePtr,
+    pub(crate) tile_tables: DevicePtr,
+    pub(crate) sorted: &'a Sorted,
+    pub(crate) gradients: Gradients<'a>,
+    pub(crate) sink: Sink,
+    /// Room for partial sums, and the elements of one.
+    pub(crate) partials: (DevicePtr, usize),
+}
+
+/// The constants of an instance; no optimiser where sums are written.
+pub(crate) fn defines(
+    instance: Instance,
+    gradients: i64,
+    packed: bool,
+    optimizer: Option<&Optimizer>,
+) -> [Define; 6] {
+    let [dim, row_type] = instance.defines();
+    [
+        dim,
+        row_type,
+        Define::new("VECTOR_TYPE", gradients),
+        Define::new("SOURCE", i64::from(packed)),
+        Define::new("SINK", i64::from(optimizer.is_none())),
+        OptimizerConstants::define(optimizer.unwrap_or(&Optimizer::Sgd)),
+    ]
+}
+
+impl Update<'_> {
+    fn args(&self) -> UpdateArgs {
+        let sorted = self.sorted;
+        let ([chunk_starts, chunk_ends], [long_firsts, long_ends]) = (sorted.chunks(), sorted.longs());
+        let (gradients, stride, staged) = match self.gradients {
+            Gradients::OfVectors(mat, staged) => (mat.device_ptr(), mat.stride() as u64, staged),
+            Gradients::Packed(start) => (start, 0, DevicePtr::NULL),
+        };
+        let none = DeviceStep::default();
+        let (step, device_step, seed, constants) = match &self.sink {
+            Sink::Step { optimizer, step, device_step, seed } => {
+                (*step, *device_step, *seed, OptimizerConstants::new(optimizer))
+            }
+            Sink::Write { .. } => (none, DevicePtr::NULL, 0, OptimizerConstants::default()),
+        };
+        let (destinations, to_owners, frequent) = match self.sink {
+            Sink::Write { destinations, to_owners, frequent } => (destinations, to_owners, frequent),
+            Sink::Step { .. } => Default::default(),
+        };
+        UpdateArgs {
+            tables: self.tables,
+            tile_tables: self.tile_tables,
+            staged,
+            chunk_starts,
+            chunk_ends,
+            long_firsts,
+            long_ends,
+            totals: sorted.num_found(),
+            keys: sorted.keys(),
+            values: sorted.values(),
+            samples: sorted.samples(),
+            gradients,
+            partials: self.partials.0,
+            row_numbers: sorted.row_numbers(),
+            destinations,
+            to_owners,
+            frequent,
+            device_step,
+            stride,
+            partial_stride: self.partials.1 as u64,
+            step,
+            constants,
+            seed,
+        }
+    }
+}
+
+/// Enqueues the sums and what becomes of them.
+pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
+    let (instance, dtype, packed) = match update.gradients {
+        Gradients::OfVectors(mat, _) => (instance.for_matrix(mat), mat.dtype(), false),
+        Gradients::Packed(_) => (instance, DType::F32, true),
+    };
+    let optimizer = match &update.sink {
+        Sink::Step { optimizer, .. } => Some(optimizer),
+        Sink::Write { .. } => None,
+    };
+    let defines = defines(instance, dtype_number(dtype), packed, optimizer);
+    let (args, multiprocessors) = (update.args(), stream.device().multiprocessors());
+    let (most_chunks, most_longs) = update.sorted.most();
+    let chunks = blocks(most_chunks.div_ceil(8 * WARPS), multiprocessors, 16);
+    stream.run(&UPDATE, &defines, "update_chunks", Launch::new(chunks, BLOCK), &args);
+    let longs = blocks(most_longs, multiprocessors, 8);
+    stream.run(&UPDATE, &defines, "update_longs", Launch::new(longs, BLOCK), &args);
+}

@@ -1,0 +1,123 @@
+//! One rank's tables on any stream, and the oracle beside them.
+
+use super::ranks::Bags;
+use super::{bits, ranks::Batch};
+use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream};
+use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition};
+use headlong_embedding::oracle::OracleTable;
+use headlong_embedding::{Registry, SetOptions, TableSpec};
+use std::sync::Arc;
+
+/// A matrix of f32 in an arena of its own, in the stream's memory.
+pub fn matrix_on(stream: &Stream, rows: usize, cols: usize, values: &[f32]) -> (Arena, Mat) {
+    let mut plan = ArenaPlan::new("test");
+    let slot = plan.matrix("matrix", DType::F32, rows, cols);
+    let arena = plan.freeze_on(stream).unwrap();
+    let mat = arena.mat(slot);
+    mat.copy_from(values).unwrap();
+    (arena, mat)
+}
+
+/// What a set is built for.
+#[derive(Clone)]
+pub struct Plan<'a> {
+    pub specs: &'a [TableSpec],
+    pub optimizer: Optimizer,
+    pub max_samples: usize,
+    pub max_ids: &'a [usize],
+    pub frozen: bool,
+}
+
+pub struct Alone {
+    pub set: HybridSet,
+    pub route: HybridRoute,
+    pub stream: Stream,
+    pub samples: usize,
+}
+
+impl Alone {
+    pub fn new(stream: &Stream, plan: &Plan) -> Self {
+        let options = HybridOptions {
+            set: SetOptions {
+                optimizer: plan.optimizer,
+                seed: 11,
+                max_samples: plan.max_samples,
+                max_ids: plan.max_ids,
+                sum_blocks: 1,
+                frozen: plan.frozen,
+            },
+            partition: Arc::new(Partition::row_wise(plan.specs, 1)),
+            owner: Owner(0),
+            deduplicate: Deduplicate::Rank,
+        };
+        let set = HybridSet::new(&Registry::default(), stream, plan.specs, &options).unwrap();
+        let route = set.new_route();
+        Self { set, route, stream: stream.clone(), samples: 0 }
+    }
+
+    /// Routes the batch and returns its vectors.
+    pub fn forward(&mut self, bags: &[Bags]) -> Vec<f32> {
+        self.samples = bags[0].bags.len();
+        let (_arena, vectors) = self.matrix(&vec![f32::NAN; self.samples * self.set.width()]);
+        Batch::new(bags).with(|ids| {
+            self.route.stage(ids).unwrap();
+            self.route.copy(&self.stream);
+            self.set.route_alone(&self.stream, ids, &mut self.route).unwrap();
+            self.set.lookup_alone(&self.stream, ids, &self.route, &vectors).unwrap();
+        });
+        self.stream.synchronize().unwrap();
+        self.set.check_flags().unwrap();
+        vectors.to_vec().unwrap()
+    }
+
+    /// One step on the batch that was routed.
+    pub fn backward(&self, d_vectors: &[f32], step: &Step) {
+        let (_arena, d_vectors) = self.matrix(d_vectors);
+        self.set.update_alone(&self.stream, &self.route, &d_vectors, step).unwrap();
+        self.stream.synchronize().unwrap();
+    }
+
+    fn matrix(&self, values: &[f32]) -> (Arena, Mat) {
+        matrix_on(&self.stream, self.samples, self.set.width(), values)
+    }
+
+    /// Tensor number `tensor` of table `table`.
+    pub fn tensor(&self, table: usize, tensor: usize) -> Vec<f32> {
+        let spec = &self.set.tensors(table)[tensor];
+        let mut rows = vec![f32::NAN; spec.rows as usize * spec.cols];
+        self.set.export_rows(table, tensor, 0, &mut rows).unwrap();
+        rows
+    }
+
+    /// Everything the tables hold.
+    pub fn tensors(&self) -> Vec<Vec<f32>> {
+        let tables = 0..self.set.specs().len();
+        let each = tables.flat_map(|table| (0..self.set.tensors(table).len()).map(move |i| (table, i)));
+        each.map(|(table, tensor)| self.tensor(table, tensor)).collect()
+    }
+}
+
+/// The oracle's tables.
+pub fn oracle(plan: &Plan) -> Vec<OracleTable> {
+    let table = |(index, spec)| OracleTable::new(spec, plan.optimizer, 11, index as u64);
+    plan.specs.iter().enumerate().map(table).collect()
+}
+
+/// Asserts equal bits, and says where they are not.
+pub fn assert_bits(got: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}: length");
+    let (got_bits, expected_bits) = (bits(got), bits(expected));
+    if let Some(at) = (0..got.len()).find(|&at| got_bits[at] != expected_bits[at]) {
+        panic!("{what}: element {at} of {}: got {}, expected {}", got.len(), got[at], expected[at]);
+    }
+}
+
+/// Asserts that numbers differ by no more than `relative` of their size, or `absolute`.
+pub fn assert_near(got: &[f32], expected: &[f32], relative: f32, absolute: f32, what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}: length");
+    for (at, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+        let bound = absolute + relative * expected.abs();
+        assert!((got - expected).abs() <= bound, "{what}: element {at}: got {got}, expected {expected}");
+    }
+}
