@@ -20,12 +20,14 @@ pub(crate) fn blocks(stream: &CudaStream, items: usize) -> u32 {
     u32::try_from(items).unwrap_or(u32::MAX).min(most)
 }
 
+type Scratch = HashMap<(u32, usize), Arc<DeviceMemory>>;
+
 /// Memory for what one op hands from its first kernel to its second: never from one op to another. Each stream has its own,
 /// made at its first use; a stream's work is in order, so that nobody else uses it meanwhile.
 pub(crate) fn scratch(stream: &CudaStream) -> Option<Arc<DeviceMemory>> {
     // Note: one table per process, as streams and contexts are the process's; entries of streams that are gone stay for the next
     // stream of the same address.
-    static SCRATCH: LazyLock<Mutex<HashMap<(u32, usize), Arc<DeviceMemory>>>> = LazyLock::new(Mutex::default);
+    static SCRATCH: LazyLock<Mutex<Scratch>> = LazyLock::new(Mutex::default);
     let mut all = SCRATCH.lock().unwrap_or_else(PoisonError::into_inner);
     let key = (stream.device().ordinal(), stream.raw() as usize);
     if let Some(memory) = all.get(&key) {
@@ -40,13 +42,13 @@ pub(crate) fn scratch(stream: &CudaStream) -> Option<Arc<DeviceMemory>> {
     }
 }
 
-type Plans = HashMap<(u32, usize, MatmulSpec), Option<Arc<Matmul>>>;
+type Plans = HashMap<(u32, MatmulSpec), Option<Arc<Matmul>>>;
 
 /// The plan of a product, made at its first use; none where the library has no algorithm for it.
 pub(crate) fn product(stream: &CudaStream, spec: MatmulSpec) -> Option<Arc<Matmul>> {
     // Note: one table per process, as with kernels. Plans are few: one for each layer, op and size of batch.
     static PLANS: LazyLock<RwLock<Plans>> = LazyLock::new(RwLock::default);
-    let key = (stream.device().ordinal(), stream.raw() as usize, spec);
+    let key = (stream.device().ordinal(), spec);
     if let Some(plan) = PLANS.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return plan.clone();
     }

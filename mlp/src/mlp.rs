@@ -23,11 +23,15 @@
 //! top.forward(&stream, &x, &y);
 //! ```
 
+mod aside;
+
 use crate::error::Result;
 use crate::init;
 use crate::linear::{
     self, Activation, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, Partials, Weights, WeightsPlan,
 };
+use aside::Aside;
+use headlong_device::cuda::blas;
 use headlong_device::{Arena, ArenaPlan, DType, Mat, SlotId, Stream};
 
 /// The plans that stacks add their slots to. Any part of the model may add slots of its own.
@@ -119,8 +123,8 @@ struct LayerPlan {
     activation: Activation,
     weights: WeightsPlan,
     bias: SlotId,
-    /// Output and its gradient; the last layer's belong to the caller.
-    between: Option<(SlotId, SlotId)>,
+    /// Output, its gradient and the mask of its ReLU; the last layer's belong to the caller.
+    between: Option<[SlotId; 3]>,
     partials: Option<(usize, SlotId, SlotId)>,
 }
 
@@ -148,14 +152,18 @@ impl MlpSpec<'_> {
             WeightsPlan::add_to(parameters, activations, &format!("{name}.weight"), (width, inputs));
         let bias = parameters.matrix(&format!("{name}.bias"), DType::F32, 1, width);
         let mut matrix =
-            |what: &str, rows, cols| activations.matrix(&format!("{name}.{what}"), DType::F32, rows, cols);
+            |what: &str, dtype, rows, cols| activations.matrix(&format!("{name}.{what}"), dtype, rows, cols);
         let between = (!last).then(|| {
             let stride = padded(width);
-            (matrix("y", self.max_samples, stride), matrix("d_z", self.max_samples, stride))
+            let [y, d_z] = ["y", "d_z"].map(|what| matrix(what, DType::F32, self.max_samples, stride));
+            // A bit an element: where there is no device to write it, it takes a sixtieth of the room of the two.
+            [y, d_z, matrix("mask", DType::U32, self.max_samples, blas::aux_stride_bits(width) / 32)]
         });
         let blocks = self.sum_blocks;
-        let partials = (blocks > 1)
-            .then(|| (blocks, matrix("d_weight", blocks * width, inputs), matrix("d_bias", blocks, width)));
+        let partials = (blocks > 1).then(|| {
+            let weight = matrix("d_weight", DType::F32, blocks * width, inputs);
+            (blocks, weight, matrix("d_bias", DType::F32, blocks, width))
+        });
         let activation = if last { self.last } else { Activation::Relu };
         LayerPlan { name, width, activation, weights, bias, between, partials }
     }
@@ -172,7 +180,7 @@ impl MlpPlan {
     /// The stack, in frozen arenas of the same plans.
     pub fn build(&self, arenas: &Arenas) -> Mlp {
         let layers = self.layers.iter().map(|plan| plan.build(arenas)).collect();
-        Mlp { layers }
+        Mlp { layers, aside: Aside::default() }
     }
 }
 
@@ -187,7 +195,11 @@ impl LayerPlan {
             bias: arenas.parameters.mat(self.bias),
             d_weight: arenas.gradients.mat(self.weights.values()),
             d_bias: arenas.gradients.mat(self.bias),
-            between: self.between.map(|(y, d_z)| Between { y: mat(y), d_z: mat(d_z) }),
+            between: self.between.map(|[y, d_z, mask]| Between {
+                y: mat(y),
+                d_z: mat(d_z),
+                mask: activations.mat(mask),
+            }),
             partials: self.partials.map(|(sum_blocks, weight, bias)| Partials {
                 sum_blocks,
                 weight: activations.mat(weight),
@@ -201,6 +213,7 @@ impl LayerPlan {
 #[derive(Debug, Clone)]
 pub struct Mlp {
     layers: Vec<Layer>,
+    aside: Aside,
 }
 
 /// One layer of a stack and its slots.
@@ -220,15 +233,22 @@ pub struct Layer {
 struct Between {
     y: Mat,
     d_z: Mat,
+    /// Where a device keeps which elements the ReLU let pass.
+    mask: Mat,
 }
 
 impl Between {
-    fn first_rows(&self, samples: usize) -> (Mat, Mat) {
-        (self.y.first_rows(samples), self.d_z.first_rows(samples))
+    fn first_rows(&self, samples: usize) -> Self {
+        let [y, d_z, mask] = [&self.y, &self.d_z, &self.mask].map(|mat| mat.first_rows(samples));
+        Self { y, d_z, mask }
     }
 }
 
 impl Layer {
+    fn forward_args<'a>(&'a self, x: &'a Mat, y: &'a Mat) -> ForwardArgs<'a> {
+        ForwardArgs { x, w: &self.weights, b: &self.bias, y, activation: self.activation }
+    }
+
     /// `bottom.0`, `top.3`: its parameters are called this and `.weight` or `.bias`.
     pub fn name(&self) -> &str {
         &self.name
@@ -306,20 +326,11 @@ impl Mlp {
 
     /// `y` = the stack applied to `x`: samples × first width to samples × last width, as many samples as `x` has rows.
     pub fn forward(&self, stream: &Stream, x: &Mat, y: &Mat) {
-        let samples = x.rows();
         let mut input = x.clone();
         for layer in &self.layers {
-            let output = layer.output().unwrap_or(y).first_rows(samples);
-            linear::forward(
-                stream,
-                &ForwardArgs {
-                    x: &input,
-                    w: &layer.weights,
-                    b: &layer.bias,
-                    y: &output,
-                    activation: layer.activation,
-                },
-            );
+            let output = layer.output().unwrap_or(y).first_rows(x.rows());
+            let mask = layer.between.as_ref().map(|between| &between.mask);
+            linear::forward_with_mask(stream, &layer.forward_args(&input, &output), mask);
             input = output;
         }
     }
@@ -327,40 +338,74 @@ impl Mlp {
     /// Gradients of all parameters, and of the input where it is wanted, for the samples of the last [`Self::forward`].
     ///
     /// Of each layer first the data gradient, which the layer below waits for, then the weight gradient. The ReLU of the layer
-    /// below is applied in the data gradient's pass.
+    /// below is applied in the data gradient's pass. Where the stream has a companion, weight gradients run there, each as soon as
+    /// its gradient is there; the stream goes on when all of them are done.
     pub fn backward(&self, stream: &Stream, args: &MlpBackwardArgs<'_>) {
-        let samples = args.x.rows();
+        let aside = self.aside.begin(stream, self.layers.len());
         let mut d_z = args.d_z.clone();
+        let mut has_bias = false;
         for (index, layer) in self.layers.iter().enumerate().rev() {
-            let below = index.checked_sub(1).and_then(|below| self.layers[below].between.as_ref());
-            let below = below.map(|between| between.first_rows(samples));
-            let w = &layer.weights;
-            match (&below, args.d_x) {
-                (Some((y, d_below)), _) => {
-                    let mask = Some(y);
-                    linear::backward_data(stream, &BackwardDataArgs { d_z: &d_z, w, d_x: d_below, mask });
-                }
-                (None, Some(d_x)) => {
-                    linear::backward_data(stream, &BackwardDataArgs { d_z: &d_z, w, d_x, mask: None });
-                }
-                (None, None) => {}
+            let below = index.checked_sub(1).map(|below| self.between(below, args.x.rows()));
+            let x = below.as_ref().map_or(args.x, |below| &below.y);
+            let weights = BackwardWeightsArgs {
+                x,
+                d_z: &d_z,
+                d_w: &layer.d_weight,
+                d_b: &layer.d_bias,
+                partials: layer.partials.as_ref(),
+                block_len: args.block_len,
+                accumulate: args.accumulate,
+            };
+            // Beside the data gradient where it can be, else after it.
+            if let Some(aside) = &aside {
+                linear::backward_weights_beside(aside.fork(index), &weights, has_bias);
             }
-            linear::backward_weights(
-                stream,
-                &BackwardWeightsArgs {
-                    x: below.as_ref().map_or(args.x, |(y, _)| y),
-                    d_z: &d_z,
-                    d_w: &layer.d_weight,
-                    d_b: &layer.d_bias,
-                    partials: layer.partials.as_ref(),
-                    block_len: args.block_len,
-                    accumulate: args.accumulate,
-                },
-            );
-            if let Some((_, d_below)) = below {
-                d_z = d_below;
+            let below_has_bias = self.backward_data(stream, args, index, &d_z, below.as_ref());
+            if aside.is_none() {
+                linear::backward_weights_beside(stream, &weights, has_bias);
+            }
+            has_bias = below_has_bias;
+            if let Some(below) = below {
+                d_z = below.d_z;
             }
         }
+        if let Some(aside) = aside {
+            aside.join();
+        }
+    }
+
+    /// Output, gradient and mask of a layer that another one follows.
+    fn between(&self, index: usize, samples: usize) -> Between {
+        let between = self.layers[index].between.as_ref();
+        between.expect("every layer but the last one has them").first_rows(samples)
+    }
+
+    /// The data gradient of layer `index`, where it is wanted. Whether the bias gradient of the layer below is done, too.
+    fn backward_data(
+        &self,
+        stream: &Stream,
+        args: &MlpBackwardArgs<'_>,
+        index: usize,
+        d_z: &Mat,
+        below: Option<&Between>,
+    ) -> bool {
+        let w = &self.layers[index].weights;
+        let Some(Between { y, d_z: d_x, mask }) = below else {
+            if let Some(d_x) = args.d_x {
+                linear::backward_data(stream, &BackwardDataArgs { d_z, w, d_x, mask: None });
+            }
+            return false;
+        };
+        let layer = &self.layers[index - 1];
+        let x = match index.checked_sub(2) {
+            Some(below) => self.between(below, args.x.rows()).y,
+            None => args.x.clone(),
+        };
+        // The bias gradient of that pass is of all samples, and it overwrites.
+        let fused = !args.accumulate && linear::keeps_mask(stream, &layer.forward_args(&x, y));
+        let fused = fused.then_some(linear::Below { mask, d_b: &layer.d_bias });
+        let data = BackwardDataArgs { d_z, w, d_x, mask: Some(y) };
+        linear::backward_data_with_mask(stream, &data, fused.as_ref())
     }
 }
 

@@ -7,17 +7,12 @@ pub fn frozen(name: &str, rows: usize, cols: usize, data: &[f32]) -> Mat {
     frozen_on(&Stream::cpu(1), name, rows, cols, data)
 }
 
-/// As [`frozen`], with seven elements of NaN between the rows: whoever reads them shows.
-pub fn wide(name: &str, rows: usize, cols: usize, data: &[f32]) -> Mat {
-    wide_on(&Stream::cpu(1), name, rows, cols, data)
-}
-
 /// As [`frozen`], in the memory of the stream's device.
 pub fn frozen_on(stream: &Stream, name: &str, rows: usize, cols: usize, data: &[f32]) -> Mat {
     part(stream, name, (rows, cols), cols, data)
 }
 
-/// As [`wide`], in the memory of the stream's device.
+/// The same, with seven elements of NaN between the rows: whoever reads them shows.
 pub fn wide_on(stream: &Stream, name: &str, rows: usize, cols: usize, data: &[f32]) -> Mat {
     part(stream, name, (rows, cols), cols + 7, data)
 }

@@ -1,73 +1,15 @@
-//! Products of cuBLASLt with what fits into their epilogues, and launches of `linear.cu` for what does not.
+//! Products of cuBLASLt with what fits into their epilogues; kernels do what does not.
 
+pub use super::helpers::SOURCE;
+use super::helpers::{add_bias, add_blocks, bias_gradient, mask_gradient};
 use super::{
-    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, Partials,
+    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, Below, ForwardArgs, Partials,
 };
-use crate::cuda::{SCRATCH_BYTES, THREADS, blocks, product, scratch};
+use crate::cuda::product;
 use crate::sum::block;
 use headlong_device::cuda::blas::{Epilogue, Math, MatmulArgs, MatmulSpec, Operand};
-use headlong_device::cuda::{CudaStream, DevicePtr, Launch, Source};
+use headlong_device::cuda::{CudaStream, DevicePtr};
 use headlong_device::{DeviceError, Mat, Stream};
-
-pub static SOURCE: Source = Source { name: "mlp/linear", text: include_str!("linear.cu") };
-
-/// As in `linear.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct MaskArgs {
-    pub(super) output: DevicePtr,
-    pub(super) gradient: DevicePtr,
-    pub(super) output_stride: u64,
-    pub(super) gradient_stride: u64,
-    pub(super) rows: u64,
-    pub(super) cols: u64,
-}
-
-/// As in `linear.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct BiasArgs {
-    pub(super) values: DevicePtr,
-    pub(super) bias: DevicePtr,
-    pub(super) stride: u64,
-    pub(super) rows: u64,
-    pub(super) cols: u64,
-    pub(super) relu: u64,
-}
-
-/// As in `linear.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct BiasGradientArgs {
-    pub(super) gradient: DevicePtr,
-    pub(super) d_bias: DevicePtr,
-    pub(super) sums: DevicePtr,
-    pub(super) stride: u64,
-    pub(super) rows: u64,
-    pub(super) cols: u64,
-    pub(super) parts: u64,
-    pub(super) accumulate: u64,
-}
-
-/// As in `linear.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct TreeArgs {
-    pub(super) blocks: DevicePtr,
-    pub(super) total: DevicePtr,
-    pub(super) blocks_stride: u64,
-    pub(super) total_stride: u64,
-    pub(super) rows: u64,
-    pub(super) cols: u64,
-    pub(super) count: u64,
-    pub(super) accumulate: u64,
-}
-
-/// A thread an element.
-fn elementwise<A: Copy>(stream: &CudaStream, entry: &'static str, elements: usize, args: &A) {
-    let shape = Launch::new(blocks(stream, elements.div_ceil(THREADS as usize)), THREADS);
-    stream.run(&SOURCE, &[], entry, shape, args);
-}
 
 /// Runs a product: with the first of the epilogues that the library has for it, which comes back. None after a failure.
 fn run_with_first(
@@ -110,44 +52,52 @@ fn addresses(a: &Mat, b: &Mat, d: &Mat) -> MatmulArgs {
     }
 }
 
-pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
-    let stream = stream.cuda_body();
-    let (x, w, y) = (args.x, &args.w.values, args.y);
-    if x.rows() == 0 {
-        return;
-    }
-    let relu = args.activation == Activation::Relu;
-    let fused = if relu { Epilogue::ReluBias } else { Epilogue::Bias };
-    let spec = MatmulSpec {
-        m: x.rows(),
-        n: y.cols(),
-        k: x.cols(),
-        a: plain(x),
-        b: transposed(w),
-        d: plain(y),
+fn forward_spec(args: &ForwardArgs<'_>, epilogue: Epilogue) -> MatmulSpec {
+    MatmulSpec {
+        m: args.x.rows(),
+        n: args.y.cols(),
+        k: args.x.cols(),
+        a: plain(args.x),
+        b: transposed(&args.w.values),
+        d: plain(args.y),
         math: Math::Full,
-        epilogue: fused,
+        epilogue,
         bias_dtype: args.b.dtype(),
-    };
-    let run = MatmulArgs { bias: args.b.device_ptr(), ..addresses(x, w, y) };
-    if run_with_first(stream, spec, &[fused, Epilogue::None], &run) == Some(Epilogue::None) {
-        let launched = BiasArgs {
-            values: y.device_ptr(),
-            bias: args.b.device_ptr(),
-            stride: y.stride() as u64,
-            rows: y.rows() as u64,
-            cols: y.cols() as u64,
-            relu: u64::from(relu),
-        };
-        elementwise(stream, "add_bias", y.rows() * y.cols(), &launched);
     }
 }
 
-pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
+/// Whether [`forward`] leaves a mask where it is given room for one.
+pub fn keeps_mask(stream: &Stream, args: &ForwardArgs<'_>) -> bool {
+    let relu = args.activation == Activation::Relu && args.x.rows() > 0;
+    relu && product(stream.cuda_body(), forward_spec(args, Epilogue::ReluAuxBias)).is_some()
+}
+
+pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
+    let stream = stream.cuda_body();
+    if args.x.rows() == 0 {
+        return;
+    }
+    let relu = args.activation == Activation::Relu;
+    let epilogues = match (relu, mask) {
+        (true, Some(_)) => &[Epilogue::ReluAuxBias, Epilogue::ReluBias, Epilogue::None][..],
+        (true, None) => &[Epilogue::ReluBias, Epilogue::None],
+        (false, _) => &[Epilogue::Bias, Epilogue::None],
+    };
+    let bias = args.b.device_ptr();
+    let aux = mask.map_or(DevicePtr::NULL, Mat::device_ptr);
+    let run = MatmulArgs { bias, aux, ..addresses(args.x, &args.w.values, args.y) };
+    let done = run_with_first(stream, forward_spec(args, Epilogue::None), epilogues, &run);
+    if done == Some(Epilogue::None) {
+        add_bias(stream, args.y, args.b, relu);
+    }
+}
+
+/// Whether the bias gradient of the layer below is done, too.
+pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>, below: Option<&Below<'_>>) -> bool {
     let stream = stream.cuda_body();
     let (d_z, w, d_x) = (args.d_z, &args.w.values, args.d_x);
     if d_z.rows() == 0 {
-        return;
+        return false;
     }
     let spec = MatmulSpec {
         m: d_z.rows(),
@@ -158,30 +108,31 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
         d: plain(d_x),
         math: Math::Full,
         epilogue: Epilogue::None,
-        bias_dtype: d_x.dtype(),
+        bias_dtype: below.map_or(d_x.dtype(), |below| below.d_b.dtype()),
     };
-    let done = run_with_first(stream, spec, &[Epilogue::None], &addresses(d_z, w, d_x));
-    if let (Some(mask), Some(_)) = (args.mask, done) {
+    let plain = addresses(d_z, w, d_x);
+    let (epilogues, run) = match below {
+        None => (&[Epilogue::None][..], plain),
+        Some(below) => {
+            let (bias, aux) = (below.d_b.device_ptr(), below.mask.device_ptr());
+            (&[Epilogue::DReluBgrad, Epilogue::None][..], MatmulArgs { bias, aux, ..plain })
+        }
+    };
+    let done = run_with_first(stream, spec, epilogues, &run);
+    if let (Some(mask), Some(Epilogue::None)) = (args.mask, done) {
         mask_gradient(stream, mask, d_x);
     }
+    done == Some(Epilogue::DReluBgrad)
 }
 
-fn mask_gradient(stream: &CudaStream, output: &Mat, gradient: &Mat) {
-    let launched = MaskArgs {
-        output: output.device_ptr(),
-        gradient: gradient.device_ptr(),
-        output_stride: output.stride() as u64,
-        gradient_stride: gradient.stride() as u64,
-        rows: gradient.rows() as u64,
-        cols: gradient.cols() as u64,
-    };
-    elementwise(stream, "mask_gradient", gradient.rows() * gradient.cols(), &launched);
-}
-
-pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
+/// Without `d_b` where somebody else has summed it.
+pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, has_bias: bool) {
     let stream = stream.cuda_body();
     match args.partials {
-        None => sum_block(stream, (args.x, args.d_z), (args.d_w, args.d_b), args.accumulate),
+        None => {
+            let d_b = (!has_bias).then_some(args.d_b);
+            sum_block(stream, (args.x, args.d_z), (args.d_w, d_b), args.accumulate);
+        }
         Some(partials) => {
             sum_all_blocks(stream, args, partials);
             let count = partials.sum_blocks;
@@ -196,16 +147,21 @@ fn sum_all_blocks(stream: &CudaStream, args: &BackwardWeightsArgs<'_>, partials:
     for index in 0..partials.sum_blocks {
         let samples = block(args.x.rows(), args.block_len, index);
         let of = |mat: &Mat| mat.rows_range(samples.start, samples.len());
-        let sums =
-            (&partials.weight.rows_range(index * outputs, outputs), &partials.bias.rows_range(index, 1));
-        sum_block(stream, (&of(args.x), &of(args.d_z)), sums, false);
+        let (d_w, d_b) =
+            (partials.weight.rows_range(index * outputs, outputs), partials.bias.rows_range(index, 1));
+        sum_block(stream, (&of(args.x), &of(args.d_z)), (&d_w, Some(&d_b)), false);
     }
 }
 
 /// `d_w = d_zᵀ·x` and `d_b = Σ d_z` of one block of samples.
-fn sum_block(stream: &CudaStream, (x, d_z): (&Mat, &Mat), (d_w, d_b): (&Mat, &Mat), accumulate: bool) {
+fn sum_block(
+    stream: &CudaStream,
+    (x, d_z): (&Mat, &Mat),
+    (d_w, d_b): (&Mat, Option<&Mat>),
+    accumulate: bool,
+) {
     if x.rows() == 0 {
-        for mat in [d_w, d_b].into_iter().filter(|_| !accumulate) {
+        for mat in [Some(d_w), d_b].into_iter().flatten().filter(|_| !accumulate) {
             stream.fill_bytes(mat.device_ptr(), 0, mat.rows() * mat.stride() * mat.dtype().bytes());
         }
         return;
@@ -219,59 +175,19 @@ fn sum_block(stream: &CudaStream, (x, d_z): (&Mat, &Mat), (d_w, d_b): (&Mat, &Ma
         d: plain(d_w),
         math: Math::Full,
         epilogue: Epilogue::None,
-        bias_dtype: d_b.dtype(),
+        bias_dtype: d_w.dtype(),
     };
-    let run = MatmulArgs {
-        beta: if accumulate { 1.0 } else { 0.0 },
-        bias: d_b.device_ptr(),
-        ..addresses(d_z, x, d_w)
+    let bias = d_b.map_or(DevicePtr::NULL, Mat::device_ptr);
+    let run = MatmulArgs { beta: if accumulate { 1.0 } else { 0.0 }, bias, ..addresses(d_z, x, d_w) };
+    // The epilogue overwrites the bias gradient: it cannot accumulate.
+    let epilogues = match d_b {
+        Some(_) if !accumulate => &[Epilogue::BgradA, Epilogue::None][..],
+        _ => &[Epilogue::None],
     };
-    // The epilogue overwrites the bias gradient.
-    let epilogues = if accumulate { &[Epilogue::None][..] } else { &[Epilogue::BgradA, Epilogue::None] };
-    if run_with_first(stream, spec, epilogues, &run) == Some(Epilogue::None) {
+    let done = run_with_first(stream, spec, epilogues, &run);
+    if let (Some(d_b), Some(Epilogue::None)) = (d_b, done) {
         bias_gradient(stream, d_z, d_b, accumulate);
     }
-}
-
-/// Rows of a part, at least, when a bias gradient is summed in parts.
-const PART_ROWS: usize = 512;
-
-/// Parts, at most.
-const MAX_PARTS: usize = 64;
-
-fn bias_gradient(stream: &CudaStream, d_z: &Mat, d_b: &Mat, accumulate: bool) {
-    let fitting = SCRATCH_BYTES / (size_of::<f32>() * d_z.cols());
-    let parts = (d_z.rows() / PART_ROWS).min(MAX_PARTS).min(fitting).max(1);
-    let Some(sums) = scratch(stream) else { return };
-    let launched = BiasGradientArgs {
-        gradient: d_z.device_ptr(),
-        d_bias: d_b.device_ptr(),
-        sums: sums.ptr(),
-        stride: d_z.stride() as u64,
-        rows: d_z.rows() as u64,
-        cols: d_z.cols() as u64,
-        parts: parts as u64,
-        accumulate: u64::from(accumulate),
-    };
-    let items = d_z.cols().div_ceil(32) * parts;
-    stream.run(&SOURCE, &[], "bias_gradient_parts", Launch::new(blocks(stream, items), THREADS), &launched);
-    if parts > 1 {
-        elementwise(stream, "bias_gradient_total", d_z.cols(), &launched);
-    }
-}
-
-fn add_blocks(stream: &CudaStream, blocks: &Mat, total: &Mat, count: usize, accumulate: bool) {
-    let launched = TreeArgs {
-        blocks: blocks.device_ptr(),
-        total: total.device_ptr(),
-        blocks_stride: blocks.stride() as u64,
-        total_stride: total.stride() as u64,
-        rows: total.rows() as u64,
-        cols: total.cols() as u64,
-        count: count as u64,
-        accumulate: u64::from(accumulate),
-    };
-    elementwise(stream, "add_blocks", total.rows() * total.cols(), &launched);
 }
 
 pub fn backward_activation(stream: &Stream, args: &BackwardActivationArgs<'_>) {

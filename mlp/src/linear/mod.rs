@@ -24,6 +24,7 @@
 
 mod cpu;
 mod cuda;
+mod helpers;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -60,13 +61,18 @@ pub struct ForwardArgs<'a> {
 
 /// `Y = act(X·Wᵀ + b)`.
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
+    forward_with_mask(stream, args, None);
+}
+
+/// As [`forward`]; a device whose products can leaves in `mask`, one bit an element, where the ReLU let its input pass.
+pub(crate) fn forward_with_mask(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
     let (samples, inputs, outputs) = (args.x.rows(), args.w.inputs(), args.w.outputs());
     shape("input", args.x, samples, inputs);
     shape("bias", args.b, 1, outputs);
     shape("output", args.y, samples, outputs);
     match stream.device() {
         Device::Cpu => cpu::forward(stream, args),
-        Device::Cuda(_) => cuda::forward(stream, args),
+        Device::Cuda(_) => cuda::forward(stream, args, mask),
         device => unreachable!("no op runs on {device}"),
     }
 }
@@ -86,6 +92,29 @@ pub struct BackwardDataArgs<'a> {
 
 /// `dX = dZ·W`, masked by the ReLU below.
 pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
+    backward_data_with_mask(stream, args, None);
+}
+
+/// What a device's product can take of the layer below, in the pass of the data gradient.
+#[derive(Debug)]
+pub(crate) struct Below<'a> {
+    /// The mask that [`forward_with_mask`] left there.
+    pub mask: &'a Mat,
+    /// Its bias gradient; overwritten.
+    pub d_b: &'a Mat,
+}
+
+/// Whether [`forward_with_mask`] leaves a mask with these arguments.
+pub(crate) fn keeps_mask(stream: &Stream, args: &ForwardArgs<'_>) -> bool {
+    matches!(stream.device(), Device::Cuda(_)) && cuda::keeps_mask(stream, args)
+}
+
+/// As [`backward_data`]; with `below`, true says that the bias gradient of the layer below is done.
+pub(crate) fn backward_data_with_mask(
+    stream: &Stream,
+    args: &BackwardDataArgs<'_>,
+    below: Option<&Below<'_>>,
+) -> bool {
     let (samples, inputs, outputs) = (args.d_z.rows(), args.w.inputs(), args.w.outputs());
     shape("gradient of the output", args.d_z, samples, outputs);
     shape("gradient of the input", args.d_x, samples, inputs);
@@ -93,8 +122,11 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
         shape("mask", mask, samples, inputs);
     }
     match stream.device() {
-        Device::Cpu => cpu::backward_data(stream, args),
-        Device::Cuda(_) => cuda::backward_data(stream, args),
+        Device::Cpu => {
+            cpu::backward_data(stream, args);
+            false
+        }
+        Device::Cuda(_) => cuda::backward_data(stream, args, below),
         device => unreachable!("no op runs on {device}"),
     }
 }
@@ -131,6 +163,11 @@ pub struct Partials {
 
 /// `dW = dZᵀ·X` and `db = Σ dZ`.
 pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
+    backward_weights_beside(stream, args, false);
+}
+
+/// As [`backward_weights`]; `has_bias` says that the bias gradient of one block is done already.
+pub(crate) fn backward_weights_beside(stream: &Stream, args: &BackwardWeightsArgs<'_>, has_bias: bool) {
     let (samples, inputs, outputs) = (args.x.rows(), args.x.cols(), args.d_z.cols());
     shape("gradient of the output", args.d_z, samples, outputs);
     shape("gradient of the weights", args.d_w, outputs, inputs);
@@ -141,7 +178,7 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
     }
     match stream.device() {
         Device::Cpu => cpu::backward_weights(stream, args),
-        Device::Cuda(_) => cuda::backward_weights(stream, args),
+        Device::Cuda(_) => cuda::backward_weights(stream, args, has_bias),
         device => unreachable!("no op runs on {device}"),
     }
 }

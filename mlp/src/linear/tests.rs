@@ -213,7 +213,7 @@ fn wrong_shapes_are_refused_by_name() {
 }
 
 mod cuda_tests {
-    use super::super::cuda::{BiasArgs, BiasGradientArgs, MaskArgs, SOURCE, TreeArgs};
+    use super::super::helpers::{BiasArgs, BiasGradientArgs, MaskArgs, SOURCE, TreeArgs};
     use super::*;
     use headlong_device::cuda::testing::{layout_test, stream};
 

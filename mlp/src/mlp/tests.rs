@@ -2,7 +2,7 @@ use super::*;
 use crate::loss::{self, Loss, LossArgs};
 use crate::oracle;
 use crate::sum::block_len;
-use crate::testing::{frozen, values};
+use crate::testing::{frozen_on, values};
 use headlong_device::testing::uniform;
 
 const WIDTHS: [usize; 4] = [7, 40, 19, 1];
@@ -20,20 +20,29 @@ struct Model {
 }
 
 fn model(sum_blocks: usize) -> Model {
+    model_on(&Stream::cpu(1), sum_blocks)
+}
+
+fn model_on(stream: &Stream, sum_blocks: usize) -> Model {
+    model_of(stream, &WIDTHS, sum_blocks)
+}
+
+fn model_of(stream: &Stream, widths: &[usize], sum_blocks: usize) -> Model {
     let mut plans = Plans::new();
-    let spec = MlpSpec { name: "top", widths: &WIDTHS, last: Activation::None, max_samples: 64, sum_blocks };
+    let spec = MlpSpec { name: "top", widths, last: Activation::None, max_samples: 64, sum_blocks };
     let plan = spec.add_to(&mut plans);
-    let arenas = plans.freeze().unwrap();
+    let arenas = plans.freeze_on(stream).unwrap();
     let stack = plan.build(&arenas);
     stack.initialize(3);
     let labels: Vec<f32> = uniform(8, SAMPLES).iter().map(|&x| if x > 0.2 { 1.0 } else { 0.0 }).collect();
+    let frozen = |name, rows, cols, data: &[f32]| frozen_on(stream, name, rows, cols, data);
     Model {
         arenas,
         stack,
-        x: frozen("x", SAMPLES, WIDTHS[0], &uniform(4, SAMPLES * WIDTHS[0])),
+        x: frozen("x", SAMPLES, widths[0], &uniform(4, SAMPLES * widths[0])),
         y: frozen("y", 64, 1, &[]),
         d_y: frozen("d_y", SAMPLES, 1, &[]),
-        d_x: frozen("d_x", SAMPLES, WIDTHS[0], &[]),
+        d_x: frozen("d_x", SAMPLES, widths[0], &[]),
         labels: frozen("labels", SAMPLES, 1, &labels),
         sums: frozen("sums", sum_blocks, 2, &[]),
     }
@@ -42,6 +51,12 @@ fn model(sum_blocks: usize) -> Model {
 impl Model {
     /// The loss of one step, gradients included.
     fn step(&self, stream: &Stream, accumulate: bool) -> f64 {
+        self.enqueue(stream, accumulate);
+        stream.synchronize().unwrap();
+        loss::total_of(&values(&self.sums))
+    }
+
+    fn enqueue(&self, stream: &Stream, accumulate: bool) {
         let y = self.y.first_rows(SAMPLES);
         self.stack.refresh(stream);
         self.stack.forward(stream, &self.x, &y);
@@ -55,7 +70,6 @@ impl Model {
         let args =
             MlpBackwardArgs { x: &self.x, d_z: &self.d_y, d_x: Some(&self.d_x), accumulate, block_len };
         self.stack.backward(stream, &args);
-        loss::total(&self.sums)
     }
 
     /// The same loss in f64, from the layers' present weights.
@@ -121,7 +135,7 @@ fn loss_and_gradients_agree_with_finite_differences_of_the_oracle() {
 }
 
 fn gradients(model: &Model) -> Vec<f32> {
-    model.arenas.gradients.read_all::<f32>().to_vec()
+    model.arenas.gradients.to_vec::<f32>().unwrap()
 }
 
 #[test]
@@ -163,4 +177,103 @@ fn parameters_are_named_and_initial_values_depend_on_name_and_seed() {
     };
     assert_eq!(weight(1), weight(1));
     assert_ne!(weight(1), weight(2));
+}
+
+mod cuda_tests {
+    use super::*;
+    use headlong_device::cuda::testing::{device, stream};
+
+    /// Sums of at most 40 terms of size 1, three layers up and three down: some 6 · 40 · 2^-24 of the largest.
+    fn close(got: &[f32], expected: &[f32], what: &str) {
+        assert_eq!(got.len(), expected.len(), "{what}");
+        for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
+            assert!((got - expected).abs() <= 2e-5 * (1.0 + expected.abs()), "{what} {i}: {got}, {expected}");
+        }
+    }
+
+    /// With rows that start anywhere, and at multiples of 16 bytes: then ReLU masks are kept, and bias gradients fused.
+    const STACKS: [[usize; 4]; 2] = [WIDTHS, [8, 40, 24, 1]];
+
+    #[test]
+    fn losses_and_gradients_are_those_of_the_cpu() {
+        let Some(stream) = stream() else { return };
+        let cpu = Stream::cpu(1);
+        for (widths, sum_blocks) in STACKS.iter().flat_map(|widths| [(widths, 1), (widths, 4)]) {
+            let (here, there) = (model_of(&cpu, widths, sum_blocks), model_of(&stream, widths, sum_blocks));
+            let loss = here.step(&cpu, false);
+            for (here, there) in here.stack.layers().iter().zip(there.stack.layers()) {
+                assert_eq!(values(&there.weights().values), values(&here.weights().values));
+                assert_eq!(values(there.bias()), values(here.bias()));
+            }
+            assert!((there.step(&stream, false) - loss).abs() < 1e-4);
+            close(&gradients(&there), &gradients(&here), "gradient");
+            close(&values(&there.d_x), &values(&here.d_x), "gradient of the input");
+            there.step(&stream, true);
+            here.step(&cpu, true);
+            close(&gradients(&there), &gradients(&here), "accumulated gradient");
+        }
+    }
+
+    #[test]
+    fn aligned_stacks_keep_masks() {
+        let Some(stream) = stream() else { return };
+        let keeps = |widths: &[usize; 4]| {
+            let model = model_of(&stream, widths, 1);
+            let layer = &model.stack.layers()[0];
+            let y = layer.output().unwrap().first_rows(SAMPLES);
+            linear::keeps_mask(&stream, &layer.forward_args(&model.x, &y))
+        };
+        assert!(keeps(&STACKS[1]));
+        // What a GPU's library does with the other one is its own business.
+        let software = stream.cuda_body().device().is_software();
+        assert!(!software || !keeps(&STACKS[0]));
+    }
+
+    #[test]
+    fn a_companion_and_a_capture_change_no_bit() {
+        let Some(alone) = stream() else { return };
+        let Some(device) = device() else { return };
+        for (widths, sum_blocks) in [(&STACKS[0], 4), (&STACKS[1], 1)] {
+            let model = model_of(&alone, widths, sum_blocks);
+            let loss = model.step(&alone, false);
+            let expected = gradients(&model);
+            let clear = || model.arenas.gradients.copy_from(&vec![f32::NAN; expected.len()]).unwrap();
+            let pool = std::sync::Arc::new(headlong_device::pool::Pool::new(1));
+            let two = [(); 2].map(|()| Stream::cuda(&device, std::sync::Arc::clone(&pool)).unwrap());
+            let [stream, companion] = two;
+            let stream = stream.with_companion(companion);
+            clear();
+            assert_eq!(model.step(&stream, false), loss);
+            assert_same(&gradients(&model), &expected);
+            let graph = stream.cuda_body().capture(|| {
+                model.enqueue(&stream, false);
+                Ok(())
+            });
+            let graph = graph.unwrap();
+            for _ in 0..3 {
+                clear();
+                graph.launch(stream.cuda_body());
+                stream.synchronize().unwrap();
+                assert_same(&gradients(&model), &expected);
+            }
+        }
+    }
+
+    /// Gaps between slots are nobody's.
+    fn assert_same(got: &[f32], expected: &[f32]) {
+        let wrong = got.iter().zip(expected).filter(|(got, expected)| got != expected && **expected != 0.0);
+        assert_eq!(wrong.count(), 0);
+    }
+
+    #[test]
+    fn a_stack_fails_by_name_where_the_library_fails() {
+        let Some(stream) = stream() else { return };
+        let model = model_on(&stream, 1);
+        stream.cuda_body().fail(headlong_device::DeviceError::Misuse {
+            what: "a test".to_owned(),
+            reason: "it wants to".to_owned(),
+        });
+        model.enqueue(&stream, false);
+        assert!(stream.check().unwrap_err().to_string().contains("a test"));
+    }
 }

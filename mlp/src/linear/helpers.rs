@@ -1,0 +1,134 @@
+//! Launches of `linear.cu`: what is done beside the products.
+
+use crate::cuda::{SCRATCH_BYTES, THREADS, blocks, scratch};
+use headlong_device::Mat;
+use headlong_device::cuda::{CudaStream, DevicePtr, Launch, Source};
+
+pub static SOURCE: Source = Source { name: "mlp/linear", text: include_str!("linear.cu") };
+
+/// As in `linear.cu`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct MaskArgs {
+    pub(super) output: DevicePtr,
+    pub(super) gradient: DevicePtr,
+    pub(super) output_stride: u64,
+    pub(super) gradient_stride: u64,
+    pub(super) rows: u64,
+    pub(super) cols: u64,
+}
+
+/// As in `linear.cu`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct BiasArgs {
+    pub(super) values: DevicePtr,
+    pub(super) bias: DevicePtr,
+    pub(super) stride: u64,
+    pub(super) rows: u64,
+    pub(super) cols: u64,
+    pub(super) relu: u64,
+}
+
+/// As in `linear.cu`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct BiasGradientArgs {
+    pub(super) gradient: DevicePtr,
+    pub(super) d_bias: DevicePtr,
+    pub(super) sums: DevicePtr,
+    pub(super) stride: u64,
+    pub(super) rows: u64,
+    pub(super) cols: u64,
+    pub(super) parts: u64,
+    pub(super) accumulate: u64,
+}
+
+/// As in `linear.cu`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct TreeArgs {
+    pub(super) blocks: DevicePtr,
+    pub(super) total: DevicePtr,
+    pub(super) blocks_stride: u64,
+    pub(super) total_stride: u64,
+    pub(super) rows: u64,
+    pub(super) cols: u64,
+    pub(super) count: u64,
+    pub(super) accumulate: u64,
+}
+
+/// A thread an element.
+fn elementwise<A: Copy>(stream: &CudaStream, entry: &'static str, elements: usize, args: &A) {
+    let shape = Launch::new(blocks(stream, elements.div_ceil(THREADS as usize)), THREADS);
+    stream.run(&SOURCE, &[], entry, shape, args);
+}
+
+/// `values = act(values + bias)`, where no epilogue has done it.
+pub fn add_bias(stream: &CudaStream, values: &Mat, bias: &Mat, relu: bool) {
+    let launched = BiasArgs {
+        values: values.device_ptr(),
+        bias: bias.device_ptr(),
+        stride: values.stride() as u64,
+        rows: values.rows() as u64,
+        cols: values.cols() as u64,
+        relu: u64::from(relu),
+    };
+    elementwise(stream, "add_bias", values.rows() * values.cols(), &launched);
+}
+
+/// Zeros in the gradient where the output is not above zero.
+pub fn mask_gradient(stream: &CudaStream, output: &Mat, gradient: &Mat) {
+    let launched = MaskArgs {
+        output: output.device_ptr(),
+        gradient: gradient.device_ptr(),
+        output_stride: output.stride() as u64,
+        gradient_stride: gradient.stride() as u64,
+        rows: gradient.rows() as u64,
+        cols: gradient.cols() as u64,
+    };
+    elementwise(stream, "mask_gradient", gradient.rows() * gradient.cols(), &launched);
+}
+
+/// Rows of a part, at least, when a bias gradient is summed in parts.
+const PART_ROWS: usize = 512;
+
+/// Parts, at most.
+const MAX_PARTS: usize = 64;
+
+/// `d_b = Σ d_z`, where no epilogue has done it.
+pub fn bias_gradient(stream: &CudaStream, d_z: &Mat, d_b: &Mat, accumulate: bool) {
+    let fitting = SCRATCH_BYTES / (size_of::<f32>() * d_z.cols());
+    let parts = (d_z.rows() / PART_ROWS).min(MAX_PARTS).min(fitting).max(1);
+    let Some(sums) = scratch(stream) else { return };
+    let launched = BiasGradientArgs {
+        gradient: d_z.device_ptr(),
+        d_bias: d_b.device_ptr(),
+        sums: sums.ptr(),
+        stride: d_z.stride() as u64,
+        rows: d_z.rows() as u64,
+        cols: d_z.cols() as u64,
+        parts: parts as u64,
+        accumulate: u64::from(accumulate),
+    };
+    let items = d_z.cols().div_ceil(32) * parts;
+    stream.run(&SOURCE, &[], "bias_gradient_parts", Launch::new(blocks(stream, items), THREADS), &launched);
+    if parts > 1 {
+        elementwise(stream, "bias_gradient_total", d_z.cols(), &launched);
+    }
+}
+
+/// Adds up blocks in the tree of [`crate::sum`], and uses them up.
+pub fn add_blocks(stream: &CudaStream, blocks: &Mat, total: &Mat, count: usize, accumulate: bool) {
+    let launched = TreeArgs {
+        blocks: blocks.device_ptr(),
+        total: total.device_ptr(),
+        blocks_stride: blocks.stride() as u64,
+        total_stride: total.stride() as u64,
+        rows: total.rows() as u64,
+        cols: total.cols() as u64,
+        count: count as u64,
+        accumulate: u64::from(accumulate),
+    };
+    elementwise(stream, "add_blocks", total.rows() * total.cols(), &launched);
+}
