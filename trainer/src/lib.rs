@@ -18,6 +18,7 @@ pub mod digest;
 pub mod doctor;
 pub mod error;
 pub mod export;
+pub mod kernels_command;
 pub mod launch;
 pub mod learning_rate;
 pub mod machine;

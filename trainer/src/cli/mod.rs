@@ -8,6 +8,7 @@ pub use train_arguments::{LogTarget, TrainArguments, TrainOptions};
 use crate::bench::collectives::arguments::CollectiveArguments;
 use crate::bench::tune::TuneArguments;
 use crate::config::OnBadRow;
+use crate::kernels_command;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -45,7 +46,7 @@ pub enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Compile the accelerator's kernels or report on them (not in this build)
+    /// Compile the CUDA kernels that models need ahead of time, or list them; no GPU is needed
     #[command(subcommand)]
     Kernels(KernelsCommand),
     /// Show or check the effective configuration
@@ -366,10 +367,10 @@ impl std::str::FromStr for RowCap {
 /// `headlong kernels …`
 #[derive(Debug, Subcommand)]
 pub enum KernelsCommand {
-    /// Compile (not in this build)
-    Build(Anything),
-    /// Registers and spills (not in this build)
-    Report(Anything),
+    /// Compile for one or more architectures; print registers, spills and shared memory of each kernel
+    Build(kernels_command::BuildArguments),
+    /// Name the sources and their constants
+    List(kernels_command::ListArguments),
 }
 
 /// `headlong config …`

@@ -79,6 +79,7 @@ pub const SEES_TWO_ROOMS: &[Exception] = &[
     only("trainer/src/crew.rs", "the ranks of a process: models, batches and the links between them"),
     only("trainer/src/drift.rs", "counts the rows of batches and places them anew"),
     only("trainer/src/placement.rs", "places rows among ranks: part of the plan"),
+    only("trainer/src/kernels_command.rs", "lists the kernels of every room"),
     only("trainer/src/plan_command.rs", "plans: counts rows and splits them, takes nothing"),
     only("trainer/src/train/mod.rs", "puts a run together: data, placement, ranks, session"),
     only("trainer/src/train/prepare.rs", "finds data, statistics and places of rows before the first step"),
