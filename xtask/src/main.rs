@@ -3,11 +3,15 @@
 //! - `cargo xtask ci`: everything a change has to pass, in one run;
 //! - `cargo xtask tidy`: the rules of the house that neither rustc nor clippy knows;
 //! - `cargo xtask licences`: licences and sources of every dependency, against `deny.toml`;
+//! - `cargo xtask softcuda`: the software CUDA device, for tests without a GPU;
+//! - `cargo xtask kernels`: every CUDA kernel compiled for every architecture, without a GPU;
+//! - `cargo xtask gpu-bundle`: everything that a machine with a GPU has to run, in one folder;
 //! - `cargo xtask soak`: the long tests, with their log kept.
 //!
 //! It imports no room of the workspace, so that it builds, and can complain, while they do not.
 
 mod ci;
+mod cuda;
 mod licences;
 mod process;
 mod require;
@@ -23,6 +27,9 @@ cargo xtask COMMAND
   ci [--list] [--only STEP]...   run every check (or the named steps), then print what each took
   tidy                           rooms, sizes, unwrap, unsafe, environment, to-dos
   licences                       licences and sources of all dependencies, against deny.toml
+  softcuda                       builds the software CUDA device into target/softcuda
+  kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, no spills
+  gpu-bundle                     gathers what a machine with a GPU has to run in target/gpu-bundle
   soak                           the long tests (200 kills); keeps benches/results/soak-DATE.log
 
 REQUIRE=NAME[,NAME...] turns the skip of that name into a failure: nextest, cargo-deny, advisories,
@@ -51,6 +58,9 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
         ("ci", options) => ci::run(&root, options),
         ("tidy", []) => tidy::run(&root),
         ("licences", []) => licences::run(&root),
+        ("softcuda", []) => cuda::softcuda::run(&root, &target_folder(&root)?),
+        ("kernels", []) => cuda::kernels::run(&root, &target_folder(&root)?),
+        ("gpu-bundle", []) => cuda::bundle::run(&root, &target_folder(&root)?),
         ("soak", []) => soak::run(&root),
         ("help" | "--help" | "-h", _) => {
             print!("{HELP}");
@@ -59,6 +69,13 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
         (command, []) => anyhow::bail!("unknown command `{command}`\n\n{HELP}"),
         (command, rest) => anyhow::bail!("`{command}` takes no `{}`\n\n{HELP}", rest.join(" ")),
     }
+}
+
+/// The folder that cargo builds into.
+fn target_folder(root: &Path) -> anyhow::Result<PathBuf> {
+    let manifest = root.join("Cargo.toml");
+    let metadata = cargo_metadata::MetadataCommand::new().manifest_path(manifest).no_deps().exec()?;
+    Ok(metadata.target_directory.into_std_path_buf())
 }
 
 /// The folder that holds the workspace's `Cargo.toml`.

@@ -51,6 +51,11 @@ impl Required {
         Ok(Self { names })
     }
 
+    /// Whether `name` is required.
+    pub fn wants(&self, name: &str) -> bool {
+        self.names.iter().any(|wanted| wanted == name)
+    }
+
     /// The required name that a skip with this reason belongs to, where there is one.
     pub fn forbids(&self, reason: &str) -> Option<&str> {
         let reason = reason.to_lowercase();
@@ -59,11 +64,7 @@ impl Required {
             let reason = if requirement.name == "cuda" { &of_a_gpu } else { &reason };
             requirement.words.iter().any(|word| reason.contains(word))
         };
-        REQUIREMENTS
-            .iter()
-            .filter(is_meant)
-            .map(|requirement| requirement.name)
-            .find(|name| self.names.iter().any(|wanted| wanted == name))
+        REQUIREMENTS.iter().filter(is_meant).map(|requirement| requirement.name).find(|name| self.wants(name))
     }
 }
 

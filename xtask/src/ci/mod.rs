@@ -1,5 +1,6 @@
 //! `cargo xtask ci`: every check a change has to pass, one after another, all of them even where one fails.
 
+mod device_steps;
 mod runner;
 mod steps;
 
@@ -56,7 +57,12 @@ pub struct Workshop {
 impl Workshop {
     /// The folder for what the steps leave behind: logs, and whatever an example writes.
     pub fn scratch(&self) -> PathBuf {
-        self.metadata.target_directory.as_std_path().join("ci")
+        self.target().join("ci")
+    }
+
+    /// The folder that cargo builds into.
+    pub fn target(&self) -> PathBuf {
+        self.metadata.target_directory.as_std_path().to_path_buf()
     }
 }
 

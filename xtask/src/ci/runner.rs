@@ -1,8 +1,11 @@
 //! The test runner: cargo-nextest where it is installed, else `cargo test`; and the skips that tests report.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use super::{Outcome, Workshop};
+use crate::cuda::{Had, softcuda};
 use crate::process::{self, Finished, cargo};
 
 /// What a test prints when it cannot run here. Note: it may stand behind the runner's own `test NAME ... `.
@@ -38,14 +41,28 @@ fn run_nextest(workshop: &Workshop) -> Result<Finished> {
     let arguments =
         ["nextest", "run", "--release", "--workspace", "--no-fail-fast", "--success-output", "immediate"];
     let mut filter = SuccessFilter::default();
-    process::read(cargo(&arguments, &workshop.root), |line| filter.shows(line))
+    process::read(with_a_device(cargo(&arguments, &workshop.root), workshop)?, |line| filter.shows(line))
+}
+
+/// The command with the software CUDA device in its environment, where it can be built and no GPU is asked for. Its kernels
+/// are kept in the scratch folder, not in the user's.
+pub fn with_a_device(mut command: Command, workshop: &Workshop) -> Result<Command> {
+    if workshop.required.wants("cuda") {
+        return Ok(command);
+    }
+    let built = softcuda::build(&workshop.root, &workshop.target(), softcuda::Sanitizer::None)?;
+    if let Had::Here(folder) = built {
+        command.env("HEADLONG_CUDA_LIBS", folder).env("SOFTCUDA_DEVICES", softcuda::DEVICES);
+        command.env("XDG_CACHE_HOME", workshop.scratch().join("cache"));
+    }
+    Ok(command)
 }
 
 fn run_cargo_test(workshop: &Workshop) -> Result<Finished> {
     println!("cargo-nextest is not installed: using cargo test");
     let arguments =
         ["test", "--release", "--workspace", "--all-targets", "--no-fail-fast", "--", "--show-output"];
-    process::read(cargo(&arguments, &workshop.root), |_| true)
+    process::read(with_a_device(cargo(&arguments, &workshop.root), workshop)?, |_| true)
 }
 
 /// Hides the captured output of tests that passed, which nextest prints indented below their line.

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Outcome, Step, Workshop, runner};
+use super::{Outcome, Step, Workshop, device_steps, runner};
 use crate::process::{self, cargo};
 use crate::{licences, tidy};
 
@@ -24,10 +24,18 @@ pub const STEPS: &[Step] = &[
     Step { name: "deny", what: "cargo-deny: licences, sources, bans", run: cargo_deny },
     Step { name: "advisories", what: "cargo-deny: known vulnerabilities", run: advisories },
     Step { name: "clippy", what: "lints, warnings denied", run: clippy },
+    Step { name: "softcuda", what: "the software CUDA device, for the tests", run: device_steps::softcuda },
     Step { name: "tests", what: "every test", run: runner::tests },
     Step { name: "doctests", what: "the examples in the documentation", run: doc_tests },
     Step { name: "docs", what: "the documentation builds, warnings denied", run: docs },
     Step { name: "examples", what: "every example of the trainer runs", run: examples },
+    Step { name: "conformance", what: "CUDA's rules, in several orders", run: device_steps::conformance },
+    Step {
+        name: "kernels",
+        what: "kernels compile for GPUs: no warnings, no spills",
+        run: device_steps::kernels,
+    },
+    Step { name: "sanitizers", what: "kernels under sanitizers", run: device_steps::sanitizers },
     Step { name: "benches", what: "every bench runs once, small", run: benches },
     Step { name: "features", what: "each feature builds alone", run: features },
     Step { name: "aarch64", what: "the program compiles for Linux on aarch64", run: aarch64 },

@@ -1,0 +1,129 @@
+//! `cargo xtask gpu-bundle`: everything to be run on a machine with a GPU, in one folder that travels.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::test_programs::{self, TestProgram};
+use super::{Had, kernels, nvrtc};
+use crate::process::{self, cargo};
+
+/// The most that the bundle may weigh: what can be carried to a lent machine.
+const MOST_BYTES: u64 = 64 << 20;
+/// The architecture of the machine it is for: H100 and H200.
+const ARCHITECTURE: &str = "sm_90a";
+/// Packages with CUDA bodies.
+const PACKAGES: &[&str] =
+    &["headlong-device", "headlong-embedding", "headlong-mlp", "headlong-comm", "nccl-rs", "headlong"];
+/// What runs the bundle.
+const RUN: &str = include_str!("bundle_run.sh");
+
+/// Gathers the bundle in `target/gpu-bundle` and prints what it weighs.
+pub fn run(root: &Path, target: &Path) -> Result<bool> {
+    let Had::Here(compiler) = nvrtc::folder(root, target)? else {
+        bail!("the bundle holds compiled kernels, and the nvrtc wheel cannot be fetched");
+    };
+    let folder = target.join("gpu-bundle");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    }
+    for part in ["tests", "kernels"] {
+        fs::create_dir_all(folder.join(part)).with_context(|| folder.display().to_string())?;
+    }
+    ensure!(
+        process::show(cargo(&["build", "--release", "--quiet", "-p", "headlong"], root))?,
+        "the program does not build"
+    );
+    let program = target.join("release/headlong");
+    copy_stripped(&program, &folder.join("headlong"))?;
+    for test in programs_with_cuda(test_programs::build(root, PACKAGES)?)? {
+        copy_stripped(&test.path, &folder.join("tests").join(file_name(&test)))?;
+    }
+    ensure!(
+        kernels::build(root, &compiler, ARCHITECTURE, &folder.join("kernels"))?,
+        "some kernel does not compile"
+    );
+    let script = folder.join("run.sh");
+    fs::write(&script, RUN).with_context(|| script.display().to_string())?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let bytes = weigh(&folder)?;
+    let mib = bytes as f64 / f64::from(1 << 20);
+    println!("gpu-bundle: {mib:.1} MiB in {}; run it by run.sh", folder.display());
+    if bytes > MOST_BYTES {
+        println!("gpu-bundle: more than {} MiB", MOST_BYTES >> 20);
+    }
+    Ok(bytes <= MOST_BYTES)
+}
+
+/// The programs that have at least one test of CUDA: its path names `cuda`, or it is the conformance file.
+fn programs_with_cuda(programs: Vec<TestProgram>) -> Result<Vec<TestProgram>> {
+    let mut chosen = Vec::new();
+    for program in programs {
+        let listed = Command::new(&program.path)
+            .args(["--list", "--format", "terse"])
+            .current_dir(&program.folder)
+            .output()
+            .with_context(|| program.path.display().to_string())?;
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let has_tests = listed.lines().any(|line| line.ends_with(": test"));
+        let is_cuda = program.name == "conformance"
+            || program.name.contains("cuda")
+            || listed.lines().any(|line| line.contains("cuda"));
+        if has_tests && is_cuda {
+            chosen.push(program);
+        }
+    }
+    Ok(chosen)
+}
+
+/// `device-conformance`, `mlp-unit`: the folder of the package, and the file of tests.
+fn file_name(test: &TestProgram) -> String {
+    let is_unit = test.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("headlong"))
+        && test.name.starts_with("headlong");
+    format!("{}-{}", test.package, if is_unit { "unit" } else { &test.name })
+}
+
+/// Copies a program without its symbols.
+fn copy_stripped(from: &Path, to: &Path) -> Result<()> {
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(to).arg(from);
+    let stripped = strip.status().context("`strip`, of the package binutils, is not installed")?;
+    ensure!(stripped.success(), "`strip` refuses {}", from.display());
+    Ok(())
+}
+
+/// Bytes of all files below `folder`.
+fn weigh(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())?.flatten() {
+        let data = entry.metadata()?;
+        bytes += if data.is_dir() { weigh(&entry.path())? } else { data.len() };
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_say_which_room_and_which_tests() {
+        let program = |package: &str, name: &str, file: &str| TestProgram {
+            package: package.into(),
+            name: name.into(),
+            path: file.into(),
+            folder: "/".into(),
+        };
+        assert_eq!(file_name(&program("mlp", "headlong_mlp", "headlong_mlp-1234")), "mlp-unit");
+        assert_eq!(file_name(&program("device", "conformance", "conformance-1234")), "device-conformance");
+    }
+
+    #[test]
+    fn the_script_is_one_that_the_shell_can_read() {
+        let checked = Command::new("sh").args(["-n", "-c", RUN]).status().unwrap();
+        assert!(checked.success());
+    }
+}

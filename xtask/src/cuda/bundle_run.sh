@@ -1,0 +1,94 @@
+#!/bin/sh
+# Runs what cannot be tested without a GPU, on a machine with one, in the order in which a failure says most:
+# conformance, op tests, equality of whole runs, sanitizers, benches. Nothing is installed.
+#
+#   ./run.sh [OUT] [STAGE...]     OUT (default ./out) keeps a log for each stage; without STAGE: all of them
+#
+# Needs: an NVIDIA driver; NVRTC and cuBLASLt of CUDA 13 (a toolkit, or the wheels that PyTorch brings along), because tests
+# compile small kernels of their own; compute-sanitizer for the stage `sanitizers`, else that stage says that it is skipped.
+here=$(cd "$(dirname "$0")" && pwd)
+out=${1:-$here/out}
+[ $# -gt 0 ] && shift
+stages=${*:-"doctor conformance ops equality replays sanitizers benches"}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+# Compiled kernels stay with the logs; a software device that the environment names is not a GPU.
+export XDG_CACHE_HOME="$out/cache" REQUIRE=cuda
+unset HEADLONG_CUDA_LIBS
+mkdir -p "$XDG_CACHE_HOME"
+failed=""
+
+# run STAGE LIMIT_S COMMAND...: keeps the output, and says how it ended.
+run() {
+    stage=$1 limit=$2
+    shift 2
+    start=$(date +%s)
+    (cd "$out" && timeout "$limit" "$@") >>"$out/$stage.log" 2>&1
+    code=$?
+    end=$(date +%s)
+    if [ $code = 0 ]; then word=passed; else word="FAILED ($code)" failed="$failed $stage"; fi
+    echo "$stage: $word in $((end - start)) s: $(basename "$1")"
+}
+
+tests() {
+    for program in "$here"/tests/*; do
+        case "$(basename "$program")" in device-conformance) continue ;; esac
+        echo "$program"
+    done
+}
+
+for stage in $stages; do
+    : >"$out/$stage.log"
+    case $stage in
+    doctor)
+        nvidia-smi >>"$out/doctor.log" 2>&1
+        run doctor 60 "$here/headlong" doctor
+        ;;
+    conformance)
+        [ -x "$here/tests/device-conformance" ] && run conformance 300 "$here/tests/device-conformance" --test-threads 1
+        ;;
+    ops)
+        for program in $(tests); do run ops 600 "$program" cuda --test-threads 1; done
+        ;;
+    equality)
+        # Serial, overlapped and captured runs have the same weights, bit for bit.
+        for schedule in serial overlapped captured; do
+            run equality 300 "$here/headlong" train --preset tiny --device cuda --kernels "$here/kernels" \
+                --schedule $schedule --output-dir "$out/equality-$schedule"
+        done
+        if grep -h -o 'weights [0-9a-f]*' "$out/equality.log" | sort -u | awk 'END { exit NR != 1 }'; then
+            echo "equality: the three schedules have the same weights"
+        else
+            echo "equality: the schedules' weights differ, or were not printed" && failed="$failed equality"
+        fi
+        ;;
+    replays)
+        run replays 600 "$here/headlong" bench iteration --device cuda --kernels "$here/kernels" --schedule captured \
+            --batch-size 512 --steps 100000
+        ;;
+    sanitizers)
+        tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+        if [ -z "$tool" ]; then
+            echo "sanitizers: skipped, because compute-sanitizer is not installed"
+            continue
+        fi
+        for check in memcheck racecheck initcheck synccheck; do
+            for program in $(tests); do
+                run sanitizers 600 "$tool" --tool $check --error-exitcode 9 "$program" cuda --test-threads 1
+            done
+        done
+        ;;
+    benches)
+        for batch in 512 6912 65536; do
+            for schedule in serial overlapped captured; do
+                run benches 300 "$here/headlong" bench iteration --device cuda --kernels "$here/kernels" \
+                    --schedule $schedule --batch-size $batch
+            done
+        done
+        ;;
+    *) echo "$stage: no such stage" && failed="$failed $stage" ;;
+    esac
+done
+[ -z "$failed" ] && echo "gpu-bundle: all passed; logs in $out" && exit 0
+echo "gpu-bundle: failed:$failed; logs in $out"
+exit 1

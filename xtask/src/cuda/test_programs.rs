@@ -1,0 +1,53 @@
+//! The compiled test programs, for running them otherwise than by cargo.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use cargo_metadata::Message;
+
+use crate::process::cargo;
+
+/// One test program.
+pub struct TestProgram {
+    /// Its package.
+    pub package: String,
+    /// The library's, the binary's or the test file's name.
+    pub name: String,
+    /// The executable.
+    pub path: PathBuf,
+    /// The folder that its tests expect to run in: that of its package.
+    pub folder: PathBuf,
+}
+
+/// Compiles the tests of `packages` and says where they are: unit tests first, then files of tests in the order of names.
+pub fn build(root: &Path, packages: &[&str]) -> Result<Vec<TestProgram>> {
+    let mut command =
+        cargo(&["test", "--release", "--no-run", "--message-format", "json-render-diagnostics"], root);
+    command.args(packages.iter().flat_map(|package| ["-p", package]));
+    command.stderr(std::process::Stdio::inherit());
+    let output = command.output().context("starting cargo")?;
+    ensure!(output.status.success(), "the tests do not compile");
+    let mut programs = Vec::new();
+    for message in Message::parse_stream(output.stdout.as_slice()) {
+        let Message::CompilerArtifact(artifact) = message.context("cargo's messages")? else { continue };
+        let Some(path) = artifact.executable.filter(|_| artifact.profile.test) else { continue };
+        let folder = artifact.manifest_path.parent().context("a manifest lies in a folder")?;
+        let is_unit = !artifact.target.is_test();
+        let package = package_of(folder.as_std_path());
+        let name = artifact.target.name;
+        let folder = folder.as_std_path().to_path_buf();
+        programs.push((
+            package,
+            !is_unit,
+            TestProgram { package: String::new(), name, path: path.into(), folder },
+        ));
+    }
+    programs.sort_by(|a, b| (&a.0, a.1, &a.2.name).cmp(&(&b.0, b.1, &b.2.name)));
+    let named = |(package, _, program)| TestProgram { package, ..program };
+    Ok(programs.into_iter().map(named).collect())
+}
+
+/// `headlong-comm` lies in `comm/`: the folder's name tells packages apart.
+fn package_of(folder: &Path) -> String {
+    folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned())
+}
