@@ -7,11 +7,12 @@ use crate::error::{Error, Result};
 use crate::schedule::Call;
 use crate::share::Share;
 use headlong_comm::{CommError, CommOptions, Communicator, Topology};
+use headlong_device::cuda::DeviceMemory;
 use headlong_device::optimizer::Optimizer;
-use headlong_device::{Arena, Mat, SlotId, Stream};
+use headlong_device::{Arena, Device, Mat, SlotId, Stream};
 use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridSet, Owner, Partition};
 use headlong_embedding::{Registry, SetOptions, TableSpec};
-use headlong_mlp::linear::Activation;
+use headlong_mlp::linear::{Activation, Compute};
 use headlong_mlp::loss::Loss;
 use headlong_mlp::mlp::{Arenas, Mlp, MlpSpec, Plans};
 use headlong_mlp::optim;
@@ -19,6 +20,7 @@ use headlong_reader::Batch;
 use std::sync::Arc;
 
 mod batch_slot;
+mod on_device;
 mod sizes;
 
 pub(crate) use batch_slot::BatchIds;
@@ -77,7 +79,7 @@ pub struct Model {
     pub dense_optimizer: Optimizer,
     /// Names and shapes of the dense parameters, in the order of the slots of their arenas.
     pub parameters: Vec<Parameter>,
-    pub(crate) slots: [BatchSlot; 3],
+    pub(crate) slots: [BatchSlot; Model::NUM_SLOTS],
     /// Rows of the slots that hold one micro-batch.
     pub(crate) micro_batch_capacity: usize,
     /// Pooled vectors of the whole batch, samples × (tables · dim), and their gradients.
@@ -96,6 +98,8 @@ pub struct Model {
     pub(crate) all_logits: Mat,
     /// Loss sums, one row per micro-batch and block, over all ranks.
     pub(crate) loss_sums: Mat,
+    /// Learning rates and number of the step, on a device with memory of its own: for the dense parameters, then for the tables.
+    device_steps: Option<DeviceMemory>,
 }
 
 /// A dense parameter as checkpoints name it.
@@ -105,13 +109,6 @@ pub struct Parameter {
     pub name: String,
     /// `[out, in]` or `[out]`.
     pub shape: Vec<u64>,
-}
-
-impl Parameter {
-    /// Elements between neighbours on the first axis.
-    pub fn row_width(&self) -> usize {
-        self.shape[1..].iter().product::<u64>() as usize
-    }
 }
 
 /// What makes a model one of several ranks.
@@ -129,6 +126,9 @@ pub struct RankParts<'a> {
 }
 
 impl Model {
+    /// Batch slots: two of training, one of evaluation.
+    pub(crate) const NUM_SLOTS: usize = 3;
+
     /// The slot that evaluation uses; 0 and 1 are those of training.
     pub const EVALUATION_SLOT: usize = 2;
 
@@ -197,6 +197,7 @@ impl Model {
             last,
             max_samples: sizes.micro,
             sum_blocks: sizes.own_blocks(),
+            compute: Compute::F32,
         };
         let bottom_plan = spec("bottom", &bottom_widths, Activation::Relu).add_to(&mut plans);
         let top_plan = spec("top", &top_widths, Activation::None).add_to(&mut plans);
@@ -210,15 +211,21 @@ impl Model {
         let slots = sizes.add_slots(&mut plans, config.data.num_dense, &tables, proxied);
         let parameters_plan = plans.parameters.clone();
         let memory = |error| failed("the dense network cannot be built", error);
-        let arenas = plans.freeze().map_err(memory)?;
+        let arenas = plans.freeze_on(stream).map_err(memory)?;
         let dense_optimizer = config.optimizer.dense.optimizer();
-        let dense_states = optim::freeze_states(&dense_optimizer, &parameters_plan).map_err(memory)?;
+        let dense_states =
+            optim::freeze_states_on(stream, &dense_optimizer, &parameters_plan).map_err(memory)?;
         let (bottom, top) = (bottom_plan.build(&arenas), top_plan.build(&arenas));
         for mlp in [&bottom, &top] {
             mlp.initialize(config.train.seed);
             mlp.refresh(stream);
         }
-        Ok(Self::assemble(config, parts, sizes, (tables, bottom, top), (arenas, dense_states), slots))
+        let mut model =
+            Self::assemble(config, parts, sizes, (tables, bottom, top), (arenas, dense_states), slots);
+        if let Device::Cuda(_) = stream.device() {
+            model.go_to_device(stream)?;
+        }
+        Ok(model)
     }
 
     fn assemble(
@@ -255,6 +262,7 @@ impl Model {
             chunk_len: chunk_len(&parts.communicator),
             frequent: leading(ids.leading.frequent),
             loss_sums: leading(ids.leading.loss_sums),
+            device_steps: None,
             votes: leading(ids.leading.votes),
             all_logits: mat(ids.all_logits),
             parameters: parameters(&arenas.parameters),
@@ -316,21 +324,14 @@ impl Model {
 
     /// Takes this rank's share of `incoming` into a slot, and brings labels and dense features to the device.
     pub(crate) fn copy_batch(&self, slot: &BatchSlot, incoming: &Batch) -> Result<()> {
-        slot.take(incoming, &self.share, self.ids == IdsChoice::Known);
+        self.take_share(slot, incoming)?;
         let batch = slot.batch();
-        let (samples, num_dense) = (batch.num_samples, self.config.data.num_dense);
-        if samples > slot.labels.rows() {
-            let planned = slot.labels.rows();
-            return Err(Error::Usage(format!(
-                "a batch of {samples} samples; the plan has room for {planned}"
-            )));
-        }
-        let (labels, dense) = (slot.labels.first_rows(samples), slot.dense.first_rows(samples));
+        let (labels, dense) = (slot.labels.first_rows(batch.num_samples), slot.dense.first_rows(batch.num_samples));
         match batch.labels.is_empty() {
             true => labels.write::<f32>().data_mut().fill(0.0),
             false => labels.write::<f32>().data_mut().copy_from_slice(&batch.labels),
         }
-        if num_dense > 0 && !self.ablation.ignore_dense {
+        if self.copies_dense() {
             dense.write::<f32>().data_mut().copy_from_slice(&batch.dense);
         }
         Ok(())
@@ -345,10 +346,35 @@ impl Model {
         slot.batch().num_samples.div_ceil(self.share.blocks().len())
     }
 
-    /// The mean loss of the batch that was trained on last. The host reads it after the step.
-    pub(crate) fn mean_loss(&self, call: &Call<'_>) -> f64 {
-        let rows = call.num_micro_batches * self.share.sum_blocks();
-        headlong_mlp::loss::total(&self.loss_sums.first_rows(rows)) / call.num_samples_of_all as f64
+    /// The mean loss of the step over the batch of slot `slot`: the host's look at it, after the step.
+    pub(crate) fn mean_loss(&self, slot: usize, num_samples_of_all: usize, step: u64) -> Result<f64> {
+        let num_micro_batches = num_samples_of_all.div_ceil(self.share.micro_batch_size_of_all());
+        let rows = num_micro_batches * self.share.sum_blocks();
+        let sum = match self.runs_ahead() {
+            true => self.sums_of(&self.slots[slot], rows, step)?,
+            false => headlong_mlp::loss::total(&self.loss_sums.first_rows(rows)),
+        };
+        Ok(sum / num_samples_of_all as f64)
+    }
+
+    /// Whether every batch of a call over slot `slot` is full, so that its sizes are always the same.
+    pub(crate) fn is_full(&self, call: &Call<'_>, slot: usize) -> bool {
+        if slot == Self::EVALUATION_SLOT {
+            return call.num_samples_of_all == self.config.eval.batch_size;
+        }
+        let full = self.config.train.batch_size * self.config.train.accumulate;
+        call.num_samples_of_all == full && call.next.is_some_and(|next| next.num_samples_of_all() == full)
+    }
+
+    /// The first `num_samples` logits of the last prediction, of all ranks, brought to the host.
+    pub(crate) fn logits_on_host(&self, num_samples: usize) -> Result<Vec<f32>> {
+        let logits = self.logits_of_all().first_rows(num_samples).to_vec();
+        logits.map_err(|error| failed("the predictions cannot be read", error))
+    }
+
+    /// The logits of the last prediction, of all ranks.
+    pub(crate) fn logits_of_all(&self) -> &Mat {
+        if self.is_alone() { &self.logits } else { &self.all_logits }
     }
 
     /// The first thing, in the order of the forward pass, that is not a number; of the last micro-batch, where there are

@@ -4,15 +4,17 @@
 //! of its own for as long as a call lasts; when one fails, it tells the others, and the call returns what went wrong first.
 
 use crate::build::{Ablation, Model, RankParts, table_specs};
-use crate::config::{CompressChoice, Config, ExchangeChoice, IdsChoice, ScheduleChoice};
-use crate::engine::{Engine, StepRates};
+use crate::config::{CompressChoice, Config, DeviceChoice, ExchangeChoice, IdsChoice, ScheduleChoice};
+use crate::engine::{Engine, StepLoss, StepRates};
 use crate::error::{Error, Result};
 use crate::lanes::Lanes;
+use crate::machine::unusable;
 use crate::report::ExchangeBytes;
 use crate::table_state::Group;
 use crate::trace::{Record, Recorder, write_trace};
 use headlong_comm::{AllToAll, CommError, CommOptions, Communicator, Compress, Topology};
 use headlong_device::Stream;
+use headlong_device::cuda::CudaDevice;
 use headlong_device::pool::Pool;
 use headlong_embedding::hybrid::Partition;
 use headlong_embedding::{Grain, Registry};
@@ -97,6 +99,31 @@ pub fn comm_options(config: &Config) -> CommOptions {
     }
 }
 
+/// The stream that a rank works on. Ranks of a node take its CUDA devices in their order.
+fn stream_of(config: &Config, communicator: &Communicator, threads: usize) -> Result<Stream> {
+    if config.run.device != DeviceChoice::Cuda {
+        return Ok(Stream::cpu(threads));
+    }
+    let local = communicator.topology().local_index(communicator.rank());
+    let devices = CudaDevice::count().map_err(unusable)? as usize;
+    if local >= devices {
+        let ranks = communicator.topology().node_size(communicator.topology().node_of(communicator.rank()));
+        return Err(Error::unsupported(
+            format!("run.device = \"cuda\" with {ranks} ranks on a node"),
+            format!("each rank has a device of its own, and this machine has {devices}"),
+        ));
+    }
+    headlong_device::cuda::set_kernel_dir(config.run.kernels.clone());
+    let device = CudaDevice::open(local as u32).map_err(unusable)?;
+    let pool = Arc::new(Pool::new(threads));
+    let stream = |high| Stream::cuda_with_priority(&device, Arc::clone(&pool), high).map_err(unusable);
+    // Whatever others wait for goes first; weight gradients fill the gaps.
+    match config.run.schedule {
+        ScheduleChoice::Serial => stream(true),
+        _ => Ok(stream(true)?.with_companion(stream(false)?)),
+    }
+}
+
 /// A table that moves as a whole tells the shape of what it saves only where it lies: other processes could not take part in a save.
 fn refuse_remote_whole_tables(config: &Config, table_rows: &[u64], remote: bool) -> Result<()> {
     let specs = table_specs(config, table_rows);
@@ -150,13 +177,14 @@ impl Crew {
         ids: IdsChoice,
     ) -> Result<Self> {
         let engines = communicators.into_iter().map(|communicator| {
-            let stream = Stream::cpu(blueprint.threads_per_rank);
+            let stream = stream_of(config, &communicator, blueprint.threads_per_rank)?;
             let (partition, registry) = (Arc::clone(partition), &blueprint.registry);
             let parts = RankParts { communicator, partition, ids, registry, ablation: blueprint.ablation };
             let model = Model::of_rank(config, &blueprint.table_rows, &stream, parts)?;
             let lanes = match config.run.schedule {
-                ScheduleChoice::Overlapped => Lanes::overlapped(stream),
-                _ => Lanes::serial(stream),
+                ScheduleChoice::Serial => Lanes::serial(stream)?,
+                ScheduleChoice::Overlapped => Lanes::overlapped(stream)?,
+                ScheduleChoice::Captured => Lanes::captured(stream)?,
             };
             Ok(Engine::new(model, lanes, Recorder::since(blueprint.record, blueprint.begun)))
         });
@@ -272,6 +300,31 @@ impl Crew {
     /// As there.
     pub fn step(&self, rates: StepRates, next: Option<&Batch>) -> Result<f64> {
         self.all(|engine| engine.step(rates, next))
+    }
+
+    /// As [`Engine::enqueue`], on all ranks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn enqueue(&self, rates: StepRates, next: Option<&Batch>) -> Result<()> {
+        self.all(|engine| engine.enqueue(rates, next))
+    }
+
+    /// As [`Engine::settle`], on all ranks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle(&self) -> Result<()> {
+        self.all(Engine::settle)
+    }
+
+    /// As [`Engine::take_losses`]: they are those of all ranks.
+    pub fn take_losses(&self, take: &mut dyn FnMut(StepLoss)) {
+        let mut engines = (0..self.len()).map(|rank| self.engine(rank));
+        if let Some(mut first) = engines.next() {
+            first.take_losses(take);
+        }
+        engines.for_each(|mut engine| engine.take_losses(&mut |_| {}));
     }
 
     /// Predicts `batch` and hands logits and labels (empty where there are none) to `take`, in the order of the samples.

@@ -7,12 +7,17 @@
 //! share of them.
 
 use crate::build::Model;
+use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::lanes::Lanes;
 use crate::schedule::{Call, EVALUATION, PROLOGUE, TRAINING};
 use crate::trace::Recorder;
 use headlong_device::optimizer::Step;
 use headlong_reader::{Batch, Position};
+use std::collections::VecDeque;
+
+/// Steps that may be on their way at once: the host prepares the batch after the next while the device works.
+const MOST_PENDING: usize = 2;
 
 /// Learning rates and number of one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,6 +44,32 @@ pub struct Engine {
     now: usize,
     primed: bool,
     sent: Sent,
+    /// Steps that were enqueued and whose loss is not known yet, oldest first.
+    pending: VecDeque<Pending>,
+    /// Losses that nobody has taken yet, oldest first.
+    finished: VecDeque<StepLoss>,
+    /// The last prediction, where it was brought from a device.
+    logits: Vec<f32>,
+}
+
+/// The loss of a step that has ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepLoss {
+    /// 1 for the first step of the run.
+    pub number: u64,
+    /// Mean over the samples of all ranks, before the update.
+    pub loss: f64,
+    /// Samples of all ranks.
+    pub num_samples: usize,
+}
+
+/// A step that is on its way.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    rates: StepRates,
+    /// The slot of its batch, and that batch's samples over all ranks.
+    slot: usize,
+    num_samples_of_all: usize,
 }
 
 /// What a rank has sent in training steps.
@@ -55,7 +86,11 @@ pub struct Sent {
 impl Engine {
     /// An engine over a built model.
     pub fn new(model: Model, lanes: Lanes, recorder: Recorder) -> Self {
-        Self { model, lanes, recorder, now: 0, primed: false, sent: Sent::default() }
+        let pending = VecDeque::with_capacity(MOST_PENDING);
+        // Whoever never takes losses keeps the last few.
+        let finished = VecDeque::with_capacity(2 * MOST_PENDING);
+        let (sent, logits) = (Sent::default(), Vec::new());
+        Self { model, lanes, recorder, now: 0, primed: false, sent, pending, finished, logits }
     }
 
     /// The model.
@@ -88,38 +123,91 @@ impl Engine {
     /// # Errors
     /// Ids out of range, batches larger than planned.
     pub fn prime(&mut self, batch: &Batch) -> Result<()> {
+        self.settle()?;
         let call = training_call(&self.model, self.now, Some((self.now, batch)), StepRates::NONE);
+        self.model.hand_over(&call)?;
         self.lanes.walk(PROLOGUE, &self.model, &call, &mut self.recorder)?;
         self.primed = true;
         Ok(())
     }
 
-    /// Trains on the batch of now and prepares `next`, which becomes the batch of now. Returns the mean loss of the batch,
-    /// over the samples of all ranks.
+    /// Trains on the batch of now and prepares `next`, which becomes the batch of now. Returns the mean loss of the batch, over the
+    /// samples of all ranks, for which it waits: [`Engine::enqueue`] does not.
     ///
     /// # Errors
-    /// A loss that is no number (names the layer), ids out of range in `next`, a rank that is gone.
+    /// As [`Engine::enqueue`].
     ///
     /// # Panics
     /// When there is no batch of now.
     pub fn step(&mut self, rates: StepRates, next: Option<&Batch>) -> Result<f64> {
+        self.enqueue(rates, next)?;
+        self.settle()?;
+        let last = self.finished.back().map_or(f64::NAN, |last| last.loss);
+        self.finished.clear();
+        Ok(last)
+    }
+
+    /// Gives the device the step over the batch of now, and `next` to prepare, which becomes the batch of now. At most two steps are
+    /// on their way: before a third, the first is waited for. On a CPU the step has run when this returns.
+    ///
+    /// # Errors
+    /// A loss that is no number (names the layer, on a CPU), ids out of range in `next`, a rank that is gone, a device that fails
+    /// (names the stage): of this step, or of one that was waited for.
+    ///
+    /// # Panics
+    /// When there is no batch of now.
+    pub fn enqueue(&mut self, rates: StepRates, next: Option<&Batch>) -> Result<()> {
         assert!(self.primed, "a step needs a batch: prime the engine first");
-        let other = 1 - self.now;
-        let call = training_call(&self.model, self.now, next.map(|batch| (other, batch)), rates);
+        while self.pending.len() >= MOST_PENDING {
+            self.complete_oldest()?;
+        }
+        let (now, other) = (self.now, 1 - self.now);
+        let call = training_call(&self.model, now, next.map(|batch| (other, batch)), rates);
+        let num_samples_of_all = call.num_samples_of_all;
         let before = self.model.communicator.counters();
-        self.lanes.walk(TRAINING, &self.model, &call, &mut self.recorder)?;
+        self.model.hand_over(&call)?;
+        self.lanes.walk_whole(TRAINING, &self.model, &call, now, &mut self.recorder)?;
         let sent = self.model.communicator.counters() - before;
         self.sent.steps += 1;
         self.sent.intra_node_bytes += sent.intra_node_bytes();
         self.sent.inter_node_bytes += sent.inter_node_bytes();
-        let loss = self.model.mean_loss(&call);
-        if !loss.is_finite() {
-            let what = self.model.first_non_finite(&call).unwrap_or_else(|| "loss".to_owned());
-            return Err(Error::NotFinite { step: rates.number, what, value: loss });
-        }
+        self.pending.push_back(Pending { rates, slot: now, num_samples_of_all });
         self.now = other;
         self.primed = next.is_some();
-        Ok(loss)
+        if self.model.runs_ahead() { Ok(()) } else { self.complete_oldest() }
+    }
+
+    /// Waits for all steps that are on their way.
+    ///
+    /// # Errors
+    /// A loss that is no number, a device that has failed.
+    pub fn settle(&mut self) -> Result<()> {
+        while !self.pending.is_empty() {
+            self.complete_oldest()?;
+        }
+        Ok(())
+    }
+
+    /// Hands the losses of steps that have ended to `take`, oldest first, each once.
+    pub fn take_losses(&mut self, take: &mut dyn FnMut(StepLoss)) {
+        self.finished.drain(..).for_each(take);
+    }
+
+    fn complete_oldest(&mut self) -> Result<()> {
+        let Some(Pending { rates, slot, num_samples_of_all }) = self.pending.pop_front() else { return Ok(()) };
+        let loss = self.model.mean_loss(slot, num_samples_of_all, rates.number)?;
+        if !loss.is_finite() {
+            // Once the device has gone on to other batches, nobody can tell any more where it began.
+            let call = training_call(&self.model, slot, None, rates);
+            let found = if self.model.runs_ahead() { None } else { self.model.first_non_finite(&call) };
+            let what = found.unwrap_or_else(|| "loss".to_owned());
+            return Err(Error::NotFinite { step: rates.number, what, value: loss });
+        }
+        if self.finished.len() == self.finished.capacity() {
+            self.finished.pop_front();
+        }
+        self.finished.push_back(StepLoss { number: rates.number, loss, num_samples: num_samples_of_all });
+        Ok(())
     }
 
     /// Samples in the batch of now, of all ranks.
@@ -130,6 +218,7 @@ impl Engine {
     /// Goes on where `former` stands, an engine of the same rank and model whose weights this one has already: batch of now, times, counts.
     pub(crate) fn take_over(&mut self, former: &mut Self) {
         (self.primed, self.sent) = (former.primed, former.sent);
+        std::mem::swap(&mut self.finished, &mut former.finished);
         std::mem::swap(&mut self.recorder, &mut former.recorder);
         let (slot, former_slot) = (&self.model.slots[self.now], &former.model.slots[former.now]);
         slot.take_over(former_slot);
@@ -142,6 +231,7 @@ impl Engine {
     pub(crate) fn route_again(&mut self) -> Result<()> {
         let mut call = training_call(&self.model, self.now, None, StepRates::NONE);
         call.next = Some(&self.model.slots[self.now]);
+        self.model.stage_again(&self.model.slots[self.now])?;
         self.lanes.walk(PROLOGUE, &self.model, &call, &mut self.recorder)
     }
 
@@ -165,24 +255,40 @@ impl Engine {
     /// # Errors
     /// Ids out of range, batches larger than planned, a rank that is gone.
     pub fn predict(&mut self, batch: &Batch) -> Result<()> {
+        self.settle()?;
         let call = evaluation_call(&self.model, batch);
-        self.lanes.walk(EVALUATION, &self.model, &call, &mut self.recorder)
+        self.model.hand_over(&call)?;
+        self.lanes.walk_whole(EVALUATION, &self.model, &call, Model::EVALUATION_SLOT, &mut self.recorder)?;
+        if self.model.runs_ahead() {
+            self.logits = self.model.logits_on_host(batch.num_samples)?;
+        }
+        Ok(())
     }
 
     /// Hands the first `num_samples` logits of the last prediction to `take`, those of all ranks.
     pub fn logits(&self, num_samples: usize, take: &mut dyn FnMut(&[f32])) {
-        let logits = if self.model.is_alone() { &self.model.logits } else { &self.model.all_logits };
-        take(&logits.read::<f32>().data()[..num_samples]);
+        match self.model.runs_ahead() {
+            true => take(&self.logits[..num_samples]),
+            false => take(&self.model.logits_of_all().read::<f32>().data()[..num_samples]),
+        }
     }
 
     /// Sets the number that this rank adds to number `index` of the next step's votes.
-    pub fn vote(&self, index: usize, value: f32) {
-        self.model.votes.write::<f32>().data_mut()[index] = value;
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn vote(&self, index: usize, value: f32) -> Result<()> {
+        let vote = self.model.votes.columns(index, 1);
+        vote.copy_from::<f32>(&[value]).map_err(|error| failed("a vote cannot be given", error))
     }
 
     /// The sum of number `index` over all ranks, of the last step.
-    pub fn votes(&self, index: usize) -> f32 {
-        self.model.votes.read::<f32>().data()[index]
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn votes(&self, index: usize) -> Result<f32> {
+        let votes = self.model.votes.columns(index, 1).to_vec::<f32>();
+        Ok(votes.map_err(|error| failed("the votes cannot be read", error))?[0])
     }
 }
 

@@ -94,6 +94,16 @@ pub enum Error {
         /// NaN or an infinity.
         value: f64,
     },
+    /// The device has refused work, or failed at it.
+    #[error("stage `{stage}` of step {step} failed on the device")]
+    Device {
+        /// The stage during which it was noticed; work that was enqueued before may be the cause.
+        stage: &'static str,
+        /// Counted from 1; 0 outside of training.
+        step: u64,
+        /// What the device said.
+        source: Cause,
+    },
     /// A failure of a lower room.
     #[error("{context}")]
     Failed {
@@ -190,7 +200,7 @@ impl Error {
             | Self::DoesNotFit { .. }
             | Self::Usage(_) => 2,
             Self::Failed { source, .. } if is_of_communication(&**source) => 3,
-            Self::Io { .. } | Self::NotFinite { .. } | Self::Failed { .. } => 1,
+            Self::Io { .. } | Self::NotFinite { .. } | Self::Device { .. } | Self::Failed { .. } => 1,
             Self::Communication { .. } => 3,
             Self::Rank { exit_code, .. } => *exit_code,
             Self::SlowerThanBaseline(_) => 4,

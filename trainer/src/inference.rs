@@ -116,7 +116,7 @@ impl Applied {
         restore_ids(&checkpoint, &mut ids)?;
         let stream = Stream::cpu(threads);
         let model = Model::new(&config, &rows, &stream)?;
-        let mut crew = Crew::of_one(Engine::new(model, Lanes::serial(stream), Recorder::off()));
+        let mut crew = Crew::of_one(Engine::new(model, Lanes::serial(stream)?, Recorder::off()));
         load(&mut crew, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;
         Ok(Self { config, checkpoint, crew, ids, threads })
     }

@@ -9,13 +9,15 @@
 //! computes: while ranks wait for each other, it goes on.
 
 use crate::build::Model;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::schedule::Call;
 use crate::trace::Recorder;
-use headlong_device::Stream;
+use headlong_device::{Device, Stream};
 
+mod cuda;
 mod overlapped;
 
+use cuda::CudaLanes;
 use overlapped::Overlapped;
 
 /// An ordered queue of work. Stages of one lane run in program order; lanes run beside each other.
@@ -62,6 +64,8 @@ pub enum Runs {
     Always,
     /// With several ranks alone: one rank owns every row and has nobody to exchange with.
     AmongRanks,
+    /// On a device with memory of its own alone: the host and it hand each other numbers.
+    OnDevice,
 }
 
 /// One line of the schedule.
@@ -83,7 +87,11 @@ pub struct Stage {
 impl Stage {
     /// Whether the stage does anything in this model.
     fn is_in(&self, model: &Model) -> bool {
-        self.runs == Runs::Always || !model.is_alone()
+        match self.runs {
+            Runs::Always => true,
+            Runs::AmongRanks => !model.is_alone(),
+            Runs::OnDevice => model.runs_ahead(),
+        }
     }
 
     /// How often the stage runs in this call.
@@ -96,29 +104,68 @@ impl Stage {
 }
 
 /// An assignment of lanes to streams.
-#[derive(Debug)]
 pub struct Lanes {
     stream: Stream,
-    overlapped: Option<Overlapped>,
+    assigned: Assigned,
+}
+
+enum Assigned {
+    /// All stages run in program order, which satisfies every wait.
+    InOrder,
+    /// On the CPU: two threads.
+    Overlapped(Overlapped),
+    /// On a CUDA device: streams.
+    Cuda(CudaLanes),
 }
 
 impl Lanes {
     /// All lanes on one stream: the stages run in program order, which satisfies every wait.
-    pub fn serial(stream: Stream) -> Self {
-        Self { stream, overlapped: None }
+    ///
+    /// # Errors
+    /// What the device refuses.
+    pub fn serial(stream: Stream) -> Result<Self> {
+        let assigned = match stream.device() {
+            Device::Cuda(_) => Assigned::Cuda(CudaLanes::serial(&stream)?),
+            _ => Assigned::InOrder,
+        };
+        Ok(Self { stream, assigned })
     }
 
-    /// Lanes that run beside each other: exchanges under computation.
-    pub fn overlapped(stream: Stream) -> Self {
-        Self { stream, overlapped: Some(Overlapped::new()) }
+    /// Lanes that run beside each other: exchanges under computation, on a CUDA device whatever does not wait for each other.
+    ///
+    /// # Errors
+    /// What the device refuses.
+    pub fn overlapped(stream: Stream) -> Result<Self> {
+        let assigned = match stream.device() {
+            Device::Cuda(_) => Assigned::Cuda(CudaLanes::overlapped(&stream)?),
+            _ => Assigned::Overlapped(Overlapped::new()),
+        };
+        Ok(Self { stream, assigned })
+    }
+
+    /// As [`Lanes::overlapped`]; a whole step over a full batch is captured once for each batch slot and then replayed.
+    ///
+    /// # Errors
+    /// What the device refuses, and devices that have no graphs.
+    pub fn captured(stream: Stream) -> Result<Self> {
+        let mut lanes = Self::overlapped(stream)?;
+        match &mut lanes.assigned {
+            Assigned::Cuda(cuda) => cuda.capture_steps(),
+            _ => return Err(Error::unsupported("--schedule captured", "graphs are captured on a CUDA device")),
+        }
+        Ok(lanes)
     }
 
     /// The stream of a lane.
-    pub fn stream(&self, _lane: Lane) -> &Stream {
-        &self.stream
+    pub fn stream(&self, lane: Lane) -> &Stream {
+        match &self.assigned {
+            Assigned::Cuda(cuda) => cuda.stream(lane),
+            _ => &self.stream,
+        }
     }
 
-    /// Runs `stages`; neighbouring stages that repeat run once per micro-batch, together. Returns when all have run.
+    /// Runs `stages`; neighbouring stages that repeat run once per micro-batch, together. Returns when all have run, on a CUDA device
+    /// when all are enqueued.
     ///
     /// # Errors
     /// That of the first stage that fails; later stages do not run.
@@ -129,9 +176,28 @@ impl Lanes {
         call: &Call<'_>,
         recorder: &mut Recorder,
     ) -> Result<()> {
-        match &self.overlapped {
-            Some(overlapped) => overlapped.walk(&self.stream, stages, model, call, recorder),
-            None => walk_in_order(&self.stream, stages, model, call, recorder),
+        match &self.assigned {
+            Assigned::InOrder => walk_in_order(&self.stream, stages, model, call, recorder),
+            Assigned::Overlapped(overlapped) => overlapped.walk(&self.stream, stages, model, call, recorder),
+            Assigned::Cuda(cuda) => cuda.walk(stages, model, call, recorder),
+        }
+    }
+
+    /// As [`Lanes::walk`], through a whole step or evaluation over the batch of slot `slot`: what can be replayed is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn walk_whole(
+        &self,
+        stages: &[Stage],
+        model: &Model,
+        call: &Call<'_>,
+        slot: usize,
+        recorder: &mut Recorder,
+    ) -> Result<()> {
+        match &self.assigned {
+            Assigned::Cuda(cuda) => cuda.replay(stages, model, call, slot, recorder),
+            _ => self.walk(stages, model, call, recorder),
         }
     }
 }

@@ -1,5 +1,10 @@
 //! Facts about this machine: processor, memory, limits. They are read once and passed on; nothing here changes a result.
 
+use crate::config::DeviceChoice;
+use crate::data::failed;
+use crate::error::{Error, Result};
+use headlong_device::DeviceError;
+use headlong_device::cuda::CudaDevice;
 use serde::Serialize;
 use std::path::Path;
 
@@ -16,6 +21,17 @@ pub struct Machine {
     pub core_flops: f64,
     /// Bytes per second between the cores together and main memory.
     pub memory_bytes_per_s: f64,
+    /// The CUDA device that a rank trains on, where it does.
+    pub device: Option<DeviceFacts>,
+}
+
+/// What a plan must know of a CUDA device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceFacts {
+    /// What it calls itself.
+    pub name: String,
+    /// Bytes that are free.
+    pub free_bytes: u64,
 }
 
 /// f32 GFLOP/s of one core in matrix products where nothing was measured: two 512-bit fused multiply-adds at 3.3 GHz
@@ -44,12 +60,36 @@ impl Machine {
             cgroup_available_bytes: cgroup_available_bytes(),
             core_flops: gflops * 1e9,
             memory_bytes_per_s: DEFAULT_MEMORY_GB_PER_S * 1e9,
+            device: None,
         }
+    }
+
+    /// This machine, with the CUDA device where one is asked for: ranks of a node have equal ones.
+    ///
+    /// # Errors
+    /// A CUDA device that is asked for and cannot be used: says what is missing.
+    pub fn detect_with(device: DeviceChoice) -> Result<Self> {
+        let machine = Self::detect();
+        if device != DeviceChoice::Cuda {
+            return Ok(machine);
+        }
+        let device = CudaDevice::open(0).map_err(unusable)?;
+        let (free_bytes, _) = device.memory();
+        let device = Some(DeviceFacts { name: device.name().to_owned(), free_bytes: free_bytes as u64 });
+        Ok(Self { device, ..machine })
     }
 
     /// Bytes a process can take: the smaller of what the machine has and what its control group allows.
     pub fn usable_bytes(&self) -> u64 {
         self.cgroup_available_bytes.unwrap_or(u64::MAX).min(self.available_bytes)
+    }
+}
+
+/// What a CUDA device that cannot be used is to the user: something asked for that is not there, or a failure.
+pub(crate) fn unusable(error: DeviceError) -> Error {
+    match error {
+        DeviceError::Unavailable { reason, .. } => Error::unsupported("run.device = \"cuda\"", reason),
+        error => failed("the CUDA device cannot be used", error),
     }
 }
 

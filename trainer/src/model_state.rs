@@ -73,14 +73,23 @@ impl Model {
         dense.collect()
     }
 
-    fn read_dense(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) {
-        let first = first_row as usize * self.parameters[tensor.index].row_width();
-        out.copy_from_slice(&self.dense_tensor(tensor).read::<f32>().data()[first..][..out.len()]);
+    /// The part of a dense tensor that `len` elements from row `first_row` on are.
+    fn dense_rows(&self, tensor: TensorId, first_row: u64, len: usize) -> Mat {
+        let (mat, first) = (self.dense_tensor(tensor), first_row as usize);
+        // A vector lies in one row; each of its elements is a row of the checkpoint.
+        match self.parameters[tensor.index].shape.len() {
+            1 => mat.columns(first, len),
+            _ => mat.rows_range(first, len / mat.cols()),
+        }
     }
 
-    fn write_dense(&self, tensor: TensorId, first_row: u64, values: &[f32]) {
-        let first = first_row as usize * self.parameters[tensor.index].row_width();
-        self.dense_tensor(tensor).write::<f32>().data_mut()[first..][..values.len()].copy_from_slice(values);
+    fn read_dense(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause> {
+        out.copy_from_slice(&self.dense_rows(tensor, first_row, out.len()).to_vec::<f32>()?);
+        Ok(())
+    }
+
+    fn write_dense(&self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause> {
+        Ok(self.dense_rows(tensor, first_row, values.len()).copy_from(values)?)
     }
 }
 
@@ -167,8 +176,7 @@ impl CheckpointSource for Crew {
 
     fn read(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause> {
         if tensor.section == Section::Dense {
-            self.first().model().read_dense(tensor, first_row, out);
-            return Ok(());
+            return self.first().model().read_dense(tensor, first_row, out);
         }
         let remote = self.has_remote_ranks();
         if remote {
@@ -206,7 +214,7 @@ impl CheckpointSink for Crew {
     fn write(&mut self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause> {
         if tensor.section == Section::Dense {
             for rank in 0..self.len() {
-                self.engine(rank).model().write_dense(tensor, first_row, values);
+                self.engine(rank).model().write_dense(tensor, first_row, values)?;
             }
             return Ok(());
         }

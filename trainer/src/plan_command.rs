@@ -22,7 +22,7 @@ pub fn run(arguments: &PlanArguments) -> Result<()> {
     let (rows, note) = planned_rows(&config)?;
     let data_rows = arguments.data_rows.or_else(|| known_data_rows(&config));
     let (split, split_note) = planned_split(&config)?;
-    let machine = Machine::detect();
+    let machine = Machine::detect_with(config.run.device)?;
     let facts = Facts { table_rows: &rows, data_rows, machine: &machine, split: split.as_ref() };
     let plan = Plan::new(&config, &facts);
     let document = serde_json::to_value(&plan).expect("a plan has a JSON form");

@@ -28,7 +28,7 @@ use crate::data::failed;
 use crate::error::Result;
 use crate::lanes::Lane::{Comm, Copy, Dense, Sparse};
 use crate::lanes::Repeat::{MicroBatch, Step as Once};
-use crate::lanes::Runs::{Always, AmongRanks};
+use crate::lanes::Runs::{Always, AmongRanks, OnDevice};
 use crate::lanes::Stage;
 use headlong_device::Stream;
 use headlong_device::optimizer::Step;
@@ -62,6 +62,8 @@ pub const TRAINING: &[Stage] = &[
         &["exchange_vectors", "lookup_frequent", "previous:update_infrequent"],
         pool,
     ),
+    // What the host has for this step besides its batch.
+    stage("copy_learning_rates", Copy, Once, OnDevice, &[], copy_learning_rates),
     // The batch of next: no weight is read here.
     stage("copy_batch", Copy, Once, Always, &["previous:dense_optimizer"], copy_next),
     stage("route", Sparse, Once, Always, &["copy_batch"], route_next),
@@ -99,7 +101,7 @@ pub const TRAINING: &[Stage] = &[
         Sparse,
         Once,
         Always,
-        &["interaction_backward", "exchange_gradients"],
+        &["interaction_backward", "exchange_gradients", "copy_learning_rates"],
         update_infrequent,
     ),
     stage(
@@ -107,9 +109,10 @@ pub const TRAINING: &[Stage] = &[
         Dense,
         Once,
         Always,
-        &["bottom_backward", "all_reduce_and_update_frequent"],
+        &["bottom_backward", "all_reduce_and_update_frequent", "copy_learning_rates"],
         dense_optimizer,
     ),
+    stage("fetch_losses", Copy, Once, OnDevice, &["loss", "all_reduce_and_update_frequent"], fetch_losses),
 ];
 
 /// What must have run for the first batch before the first step: its own copy and route.
@@ -122,7 +125,9 @@ pub const PROLOGUE: &[Stage] = &[
 
 /// Predictions for the batch of now. It changes nothing but activations.
 pub const EVALUATION: &[Stage] = &[
-    stage("eval_copy_batch", Copy, Once, Always, &[], |model, _, call| copy_batch(model, call, call.now)),
+    stage("eval_copy_batch", Copy, Once, Always, &[], |model, stream, call| {
+        copy_batch(model, stream, call, call.now)
+    }),
     stage("eval_route", Sparse, Once, AmongRanks, &["eval_copy_batch"], |model, stream, call| {
         route(model, stream, call, call.now)
     }),
@@ -204,8 +209,20 @@ fn pool(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     pooled.map_err(|error| failed("the vectors of a batch cannot be looked up", error))
 }
 
-fn copy_next(model: &Model, _: &Stream, call: &Call<'_>) -> Result<()> {
-    call.next.map_or(Ok(()), |next| copy_batch(model, call, next))
+/// Learning rates and number of the step, to where the device's optimisers read them.
+fn copy_learning_rates(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    model.copy_rates(stream, call.now);
+    Ok(())
+}
+
+/// The loss sums of the step, to where the host will read them.
+fn fetch_losses(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    model.fetch_sums(stream, call.now);
+    Ok(())
+}
+
+fn copy_next(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    call.next.map_or(Ok(()), |next| copy_batch(model, stream, call, next))
 }
 
 fn route_next(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
@@ -221,7 +238,12 @@ fn accept_next(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
 }
 
 /// This rank's share of the batch that has come in.
-fn copy_batch(model: &Model, call: &Call<'_>, slot: &BatchSlot) -> Result<()> {
+fn copy_batch(model: &Model, stream: &Stream, call: &Call<'_>, slot: &BatchSlot) -> Result<()> {
+    if model.runs_ahead() {
+        // The host has taken the share already: what is captured must not look at it.
+        model.copy_staged(stream, slot);
+        return Ok(());
+    }
     call.incoming.map_or(Ok(()), |incoming| model.copy_batch(slot, incoming))
 }
 
@@ -306,7 +328,7 @@ fn top_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
 fn loss(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let (first, count) = call.samples();
     if call.micro_batch == 0 && !model.is_alone() {
-        model.loss_sums.write::<f32>().data_mut().fill(0.0);
+        model.clear_loss_sums(stream);
     }
     let blocks = model.share.blocks();
     let args = LossArgs {
@@ -438,6 +460,7 @@ fn dense_optimizer(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()
         second: model.dense_states.get(1),
         optimizer: &model.dense_optimizer,
         step: &call.dense_step,
+        device_step: model.dense_step_on_device(),
         clip: model.config.train.clip_norm.map(|norm| norm as f32),
     };
     optim::step(stream, &args);

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::crew::Crew;
 use crate::data::{self, EvaluationData, failed};
 use crate::drift::{Drift, DriftWatch, covered_share};
-use crate::engine::StepRates;
+use crate::engine::{StepLoss, StepRates};
 use crate::error::{Error, Result};
 use crate::learning_rate::LearningRate;
 use crate::metrics::{EvalMetrics, MetricsAccumulator};
@@ -98,6 +98,15 @@ pub struct Session {
     checkpoints: Option<CheckpointDirectory>,
 }
 
+/// A step that the device has been given: [`Session::enqueue`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Enqueued {
+    /// Samples of the step.
+    pub num_samples: u64,
+    /// Learning rate of the dense parameters.
+    pub learning_rate: f64,
+}
+
 /// What one step did.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepOutcome {
@@ -161,11 +170,24 @@ impl Session {
         })
     }
 
-    /// Trains on the next batch; `None` where the data has ended.
+    /// Trains on the next batch, and waits for its loss; `None` where the data has ended.
     ///
     /// # Errors
     /// Bad data (names file and line), a loss that is no number (names step and layer).
     pub fn step(&mut self) -> Result<Option<StepOutcome>> {
+        let Some(Enqueued { num_samples, learning_rate }) = self.enqueue()? else { return Ok(None) };
+        let mut loss = f64::NAN;
+        self.settle()?;
+        self.take_losses(&mut |step| loss = step.loss);
+        Ok(Some(StepOutcome { loss, num_samples, learning_rate }))
+    }
+
+    /// Gives the device the step over the next batch without waiting for it; `None` where the data has ended. Losses come as steps
+    /// end: [`Session::take_losses`].
+    ///
+    /// # Errors
+    /// As [`Session::step`]: of this step or of one before.
+    pub fn enqueue(&mut self) -> Result<Option<Enqueued>> {
         if !self.crew.is_primed() {
             if !self.read()? {
                 return Ok(None);
@@ -181,11 +203,24 @@ impl Session {
         let position = self.crew.position_after_now();
         let num_samples = self.crew.num_samples_now() as u64;
         let has_next = self.read()?;
-        let loss = self.crew.step(rates, has_next.then_some(&self.incoming))?;
+        self.crew.enqueue(rates, has_next.then_some(&self.incoming))?;
         self.step += 1;
         self.samples += num_samples;
         self.position = position;
-        Ok(Some(StepOutcome { loss, num_samples, learning_rate }))
+        Ok(Some(Enqueued { num_samples, learning_rate }))
+    }
+
+    /// Waits for all steps that the device has been given.
+    ///
+    /// # Errors
+    /// A loss that is no number, a device that has failed.
+    pub fn settle(&self) -> Result<()> {
+        self.crew.settle()
+    }
+
+    /// Hands the losses of steps that have ended to `take`, oldest first, each once.
+    pub fn take_losses(&self, take: &mut dyn FnMut(StepLoss)) {
+        self.crew.take_losses(take);
     }
 
     fn read(&mut self) -> Result<bool> {
@@ -246,6 +281,8 @@ impl Session {
     /// # Errors
     /// A full disk, or whatever else the system says; the checkpoints that were there stay.
     pub fn save(&mut self, finished: Option<&str>) -> Result<Option<SaveReport>> {
+        // Weights of a step whose loss is no number are not saved.
+        self.settle()?;
         let Some(checkpoints) = &self.checkpoints else {
             self.take_part_in_save()?;
             return Ok(None);
@@ -279,13 +316,19 @@ impl Session {
     }
 
     /// Adds this process's wish to stop to the next step: all ranks stop after the same one.
-    pub fn vote_to_stop(&self, signal: Option<i32>) {
-        self.crew.first().vote(STOP_VOTE, signal.map_or(0.0, |signal| signal as f32));
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn vote_to_stop(&self, signal: Option<i32>) -> Result<()> {
+        self.crew.first().vote(STOP_VOTE, signal.map_or(0.0, |signal| signal as f32))
     }
 
     /// Whether a rank wished to stop before the last step.
-    pub fn stop_is_agreed(&self) -> bool {
-        self.crew.first().votes(STOP_VOTE) > 0.0
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn stop_is_agreed(&self) -> Result<bool> {
+        Ok(self.crew.first().votes(STOP_VOTE)? > 0.0)
     }
 
     fn saved_state(&self, finished: Option<&str>) -> SavedState {

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
 
+mod picture;
+
 /// A trace holds at most this many spans, so that a long run with `--trace` stays small: about 100 MB of JSON.
 const MOST_SPANS: usize = 1_000_000;
 
@@ -67,7 +69,7 @@ impl Recorder {
 
     /// The start of a stage, where anything is recorded.
     pub fn start(&self) -> Option<Instant> {
-        (self.record.times || self.record.spans).then(Instant::now)
+        self.is_on().then(Instant::now)
     }
 
     /// The end of a stage.
@@ -79,18 +81,32 @@ impl Recorder {
 
     /// The end of something that is no stage, such as reading a batch.
     pub fn add(&mut self, name: &'static str, lane: Lane, started: Instant) {
-        let duration = started.elapsed();
+        let start_us = started.duration_since(self.since).as_secs_f64() * 1e6;
+        self.add_span(name, lane, start_us, started.elapsed().as_secs_f64());
+    }
+
+    fn add_span(&mut self, name: &'static str, lane: Lane, start_us: f64, seconds: f64) {
         match self.totals.iter_mut().find(|total| total.name == name) {
             Some(total) => {
                 total.runs += 1;
-                total.seconds += duration.as_secs_f64();
+                total.seconds += seconds;
             }
-            None => self.totals.push(Total { name, lane, runs: 1, seconds: duration.as_secs_f64() }),
+            None => self.totals.push(Total { name, lane, runs: 1, seconds }),
         }
         if self.record.spans && self.spans.len() < MOST_SPANS {
-            let start_us = started.duration_since(self.since).as_secs_f64() * 1e6;
-            self.spans.push(Span { name, lane, start_us, duration_us: duration.as_secs_f64() * 1e6 });
+            self.spans.push(Span { name, lane, start_us, duration_us: seconds * 1e6 });
         }
+    }
+
+    /// Whether anything is recorded.
+    pub fn is_on(&self) -> bool {
+        self.record.times || self.record.spans
+    }
+
+    /// A stage that ran on a device for `seconds`, and ended `before_now` seconds ago.
+    pub fn add_on_device(&mut self, stage: &Stage, seconds: f64, before_now: f64) {
+        let end_us = (self.since.elapsed().as_secs_f64() - before_now) * 1e6;
+        self.add_span(stage.name, stage.lane, end_us - seconds * 1e6, seconds);
     }
 
     /// Every stage that ran, in the order of its first run.
@@ -132,13 +148,18 @@ impl Recorder {
     }
 }
 
-/// Writes what the ranks recorded as a Chrome trace (JSON), one track per rank and lane; <https://ui.perfetto.dev> opens it.
+/// Writes what the ranks recorded as a Chrome trace (JSON), one track per rank and lane; <https://ui.perfetto.dev> opens it. A file
+/// that ends in `.svg` becomes a picture of the last step instead.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn write_trace<'a>(path: &Path, ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> Result<()> {
-    let events: Vec<Value> = ranks.flat_map(|(rank, recorder)| recorder.events(rank)).collect();
-    let text = json!({ "traceEvents": events, "displayTimeUnit": "ns" }).to_string();
+    let text = if path.extension().is_some_and(|extension| extension == "svg") {
+        picture::svg(ranks)
+    } else {
+        let events: Vec<Value> = ranks.flat_map(|(rank, recorder)| recorder.events(rank)).collect();
+        json!({ "traceEvents": events, "displayTimeUnit": "ns" }).to_string()
+    };
     std::fs::write(path, text).map_err(|source| Error::Io { action: "write", path: path.to_owned(), source })
 }
 

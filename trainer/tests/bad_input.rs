@@ -184,7 +184,7 @@ fn an_id_out_of_range_names_table_sample_and_row() {
     (config.tables.rows, config.train.batch_size, config.model.dim) = (TableRows::Each(10), 4, 16);
     let stream = Stream::cpu(1);
     let model = Model::new(&config, &[10, 10, 10], &stream).unwrap();
-    let mut engine = Engine::new(model, Lanes::serial(stream), Recorder::off());
+    let mut engine = Engine::new(model, Lanes::serial(stream).unwrap(), Recorder::off());
     let batch = |bad: Option<u64>| Batch {
         num_samples: 4,
         labels: vec![0.0, 1.0, 0.0, 1.0],

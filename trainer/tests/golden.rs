@@ -9,6 +9,8 @@ mod stepwise;
 
 use golden_data::{Golden, GoldenStep};
 use headlong::config::{Config, Loss, ModelConfig, TableRows};
+use headlong_device::Stream;
+use headlong_device::cuda::testing::stream as cuda_stream;
 use headlong_reader::{Batch, Jagged, Position};
 use stepwise::{Rates, Trainer, interaction_output};
 
@@ -52,9 +54,9 @@ fn assert_near(what: &str, got: &[f32], expected: &[f64], tolerance: f64) {
     }
 }
 
-/// Trains the three steps on `threads` threads; losses and the trainer afterwards.
-fn train(golden: &Golden, threads: usize) -> (Vec<f64>, Trainer) {
-    let mut trainer = Trainer::new(&config(golden), &golden.rows, threads);
+/// Trains the three steps where `stream` works; losses and the trainer afterwards.
+fn train(golden: &Golden, stream: Stream) -> (Vec<f64>, Trainer) {
+    let mut trainer = Trainer::on(stream, &config(golden), &golden.rows);
     for (name, values) in &golden.initial {
         trainer.write(name, values);
     }
@@ -64,27 +66,33 @@ fn train(golden: &Golden, threads: usize) -> (Vec<f64>, Trainer) {
     (losses, trainer)
 }
 
+fn losses_and_final_weights(stream: Stream) {
+    let golden = Golden::load();
+    let (losses, trainer) = train(&golden, stream);
+    for (step, (got, published)) in losses.iter().zip(&golden.published_losses).enumerate() {
+        let off = (got - published).abs();
+        assert!(off <= golden.losses_tolerance, "loss of step {}: {got}, not {published}", step + 1);
+    }
+    for (name, published) in &golden.published_final {
+        assert_near(name, &trainer.read(name), published, golden.final_tolerance);
+    }
+}
+
 #[test]
 fn losses_and_final_weights_are_those_published() {
-    let golden = Golden::load();
-    for threads in [1, 2, 3] {
-        let (losses, trainer) = train(&golden, threads);
-        for (step, (got, published)) in losses.iter().zip(&golden.published_losses).enumerate() {
-            let off = (got - published).abs();
-            assert!(off <= golden.losses_tolerance, "loss of step {}: {got}, not {published}", step + 1);
-        }
-        for (name, published) in &golden.published_final {
-            assert_near(name, &trainer.read(name), published, golden.final_tolerance);
-        }
-    }
+    [1, 2, 3].into_iter().for_each(|threads| losses_and_final_weights(Stream::cpu(threads)));
+}
+
+#[test]
+fn cuda_losses_and_final_weights_are_those_published() {
+    cuda_stream().into_iter().for_each(losses_and_final_weights);
 }
 
 /// The sigmoid is nearly saturated in the first two steps, so weights move little and a tolerance of 1.5e-5 could hide a
 /// wrong gradient. The changes themselves are known in f64.
-#[test]
-fn every_weight_changes_as_in_f64() {
+fn every_weight_changes(stream: Stream) {
     let golden = Golden::load();
-    let (losses, trainer) = train(&golden, 1);
+    let (losses, trainer) = train(&golden, stream);
     for (got, exact) in losses.iter().zip(&golden.losses) {
         assert!((got - exact).abs() < 1e-6, "loss {got}, in f64 {exact}");
     }
@@ -98,10 +106,19 @@ fn every_weight_changes_as_in_f64() {
 }
 
 #[test]
-fn every_gradient_is_that_of_f64() {
+fn every_weight_changes_as_in_f64() {
+    every_weight_changes(Stream::cpu(1));
+}
+
+#[test]
+fn cuda_every_weight_changes_as_in_f64() {
+    cuda_stream().into_iter().for_each(every_weight_changes);
+}
+
+fn every_gradient(stream: Stream) {
     let golden = Golden::load();
     let config = config(&golden);
-    let mut trainer = Trainer::new(&config, &golden.rows, 1);
+    let mut trainer = Trainer::on(stream, &config, &golden.rows);
     for (name, values) in &golden.initial {
         trainer.write(name, values);
     }
@@ -116,6 +133,16 @@ fn every_gradient_is_that_of_f64() {
         }
         trainer.step(Rates::both(golden.learning_rate as f32), batch(step));
     }
+}
+
+#[test]
+fn every_gradient_is_that_of_f64() {
+    every_gradient(Stream::cpu(1));
+}
+
+#[test]
+fn cuda_every_gradient_is_that_of_f64() {
+    cuda_stream().into_iter().for_each(every_gradient);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn batch(seed: u64) -> Batch {
 fn allocations_of_steps(config: &Config, threads: usize) -> u64 {
     let stream = Stream::cpu(threads);
     let model = Model::new(config, &[ROWS; TABLES], &stream).unwrap();
-    let mut engine = Engine::new(model, Lanes::serial(stream), Recorder::off());
+    let mut engine = Engine::new(model, Lanes::serial(stream).unwrap(), Recorder::off());
     let batches: Vec<Batch> = (0..4).map(batch).collect();
     engine.prime(&batches[0]).unwrap();
     let mut logits = 0.0;

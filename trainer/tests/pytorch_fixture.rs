@@ -7,6 +7,8 @@ mod pytorch_data;
 mod stepwise;
 
 use headlong::config::{Config, ModelConfig, TableRows};
+use headlong_device::Stream;
+use headlong_device::cuda::testing::stream as cuda_stream;
 use headlong_reader::{Batch, Jagged, Position};
 use pytorch_data::{BATCH, ROWS, STEPS, Tensors, load, within};
 use stepwise::{Rates, Trainer};
@@ -38,8 +40,8 @@ fn batch(inputs: &Tensors, step: usize) -> Batch {
     }
 }
 
-fn trainer(inputs: &Tensors, config: &Config, threads: usize) -> Trainer {
-    let mut trainer = Trainer::new(config, &ROWS, threads);
+fn trainer(inputs: &Tensors, config: &Config, stream: Stream) -> Trainer {
+    let mut trainer = Trainer::on(stream, config, &ROWS);
     let mut names = trainer.names();
     names.sort();
     let stored: Vec<_> = inputs.keys().filter_map(|name| name.strip_prefix("weight.")).collect();
@@ -51,12 +53,12 @@ fn trainer(inputs: &Tensors, config: &Config, threads: usize) -> Trainer {
 }
 
 /// Runs the ten steps and holds everything to `exact` within `bounds`; the largest share of a bound that was used.
-fn follow(optimizer: &str, rate: f32) -> f64 {
+fn follow(stream: Stream, optimizer: &str, rate: f32) -> f64 {
     let inputs = load("dlrm_inputs.safetensors");
     let exact = load(&format!("dlrm_{optimizer}_f64.safetensors"));
     let bounds = load(&format!("dlrm_{optimizer}_bounds.safetensors"));
     let config = config(optimizer);
-    let mut trainer = trainer(&inputs, &config, 2);
+    let mut trainer = trainer(&inputs, &config, stream);
     let names = trainer.names();
     let mut most = 0.0_f64;
     let mut check =
@@ -77,12 +79,20 @@ fn follow(optimizer: &str, rate: f32) -> f64 {
 
 #[test]
 fn sgd_follows_pytorch() {
-    println!("largest share of a bound used: {:.3}", follow("sgd", 0.1));
+    println!("largest share of a bound used: {:.3}", follow(Stream::cpu(2), "sgd", 0.1));
 }
 
 #[test]
 fn adagrad_follows_pytorch() {
-    println!("largest share of a bound used: {:.3}", follow("adagrad", 0.003));
+    println!("largest share of a bound used: {:.3}", follow(Stream::cpu(2), "adagrad", 0.003));
+}
+
+#[test]
+fn cuda_follows_pytorch() {
+    for (optimizer, rate) in [("sgd", 0.1), ("adagrad", 0.003)] {
+        let Some(stream) = cuda_stream() else { return };
+        println!("{optimizer}, largest share of a bound used: {:.3}", follow(stream, optimizer, rate));
+    }
 }
 
 /// PyTorch's own f32 run has to lie inside the same bounds, and the bounds must be too narrow for a real mistake: half a
@@ -100,7 +110,7 @@ fn the_bounds_hold_pytorch_and_catch_a_wrong_learning_rate() {
     }
     for (optimizer, rate) in [("sgd", 0.1005), ("adagrad", 0.003 * 1.005)] {
         assert!(
-            std::panic::catch_unwind(|| follow(optimizer, rate)).is_err(),
+            std::panic::catch_unwind(|| follow(Stream::cpu(2), optimizer, rate)).is_err(),
             "{optimizer} at {rate} was not noticed"
         );
     }
@@ -110,7 +120,7 @@ fn the_bounds_hold_pytorch_and_catch_a_wrong_learning_rate() {
 fn threads_change_no_bit() {
     let inputs = load("dlrm_inputs.safetensors");
     let run = |threads| {
-        let mut trainer = trainer(&inputs, &config("adagrad"), threads);
+        let mut trainer = trainer(&inputs, &config("adagrad"), Stream::cpu(threads));
         (0..STEPS).for_each(|step| {
             trainer.step(Rates::both(0.003), batch(&inputs, step));
         });

@@ -1,5 +1,6 @@
 //! Batches inside the iteration: this rank's share of each, and what was made of it ahead of time.
 
+use super::on_device::Staging;
 use crate::share::{Share, copy_share};
 use headlong_device::{JaggedRef, Mat};
 use headlong_embedding::Ids;
@@ -22,6 +23,8 @@ pub struct BatchSlot {
     num_samples_of_all: AtomicUsize,
     pub(crate) labels: Mat,
     pub(crate) dense: Mat,
+    /// Page-locked memory, where the model lies on a device with memory of its own.
+    pub(super) staging: Option<Staging>,
 }
 
 /// What a slot's batches are for: they are cut into shares accordingly.
@@ -51,6 +54,7 @@ impl BatchSlot {
             num_samples_of_all: AtomicUsize::new(0),
             labels,
             dense,
+            staging: None,
         }
     }
 
@@ -100,6 +104,10 @@ impl BatchSlot {
         self.batch.write().unwrap_or_else(PoisonError::into_inner).clone_from(&former.batch());
         let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
         shares.clone_from(&former.shares());
+        if self.staging.is_some() {
+            // It is copied again before it is routed again.
+            return;
+        }
         for (mine, former) in [(&self.labels, &former.labels), (&self.dense, &former.dense)] {
             mine.write::<f32>().data_mut().copy_from_slice(former.read::<f32>().data());
         }

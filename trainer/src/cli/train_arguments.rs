@@ -94,6 +94,9 @@ pub struct TrainArguments {
     /// Where the arithmetic happens
     #[arg(long, value_name = "auto|cpu|cuda", help_heading = "Machine")]
     pub device: Option<DeviceChoice>,
+    /// Folder of compiled kernels that `headlong kernels build` has written; without it they are compiled when first used
+    #[arg(long, value_name = "DIR", help_heading = "Machine")]
+    pub kernels: Option<PathBuf>,
     /// Threads of this process; one per core by default; changes no result
     #[arg(long, value_name = "N", help_heading = "Machine")]
     pub threads: Option<usize>,
@@ -116,7 +119,7 @@ pub struct TrainArguments {
     /// Write an MLPerf log (not in this build)
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub mllog: Option<PathBuf>,
-    /// Write every stage of every step as a trace that Perfetto opens
+    /// Write every stage of every step as a trace that Perfetto opens; FILE.svg: a picture of the last step
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub trace: Option<PathBuf>,
     /// Print the stages with their microseconds at the end
@@ -222,7 +225,7 @@ impl TrainArguments {
     }
 
     /// `(flag, whether it is given, the key it sets)`.
-    fn flags(&self) -> [(&'static str, bool, &'static str); 26] {
+    fn flags(&self) -> [(&'static str, bool, &'static str); 27] {
         [
             ("--data", !self.data.is_empty(), "data.train"),
             ("--valid", !self.valid.is_empty(), "data.valid"),
@@ -247,6 +250,7 @@ impl TrainArguments {
             ("--save-every", self.save_every.is_some(), "checkpoint.save_every"),
             ("--keep", self.keep.is_some(), "checkpoint.keep"),
             ("--device", self.device.is_some(), "run.device"),
+            ("--kernels", self.kernels.is_some(), "run.kernels"),
             ("--threads", self.threads.is_some(), "run.threads"),
             ("--ranks", self.ranks.is_some(), "run.ranks"),
             ("--hybrid", self.hybrid.is_some(), "run.hybrid"),
@@ -301,6 +305,7 @@ impl TrainArguments {
         set(&mut config.checkpoint.keep, &self.keep);
         let run = &mut config.run;
         set(&mut run.device, &self.device);
+        set_optional(&mut run.kernels, &self.kernels);
         set_optional(&mut run.threads, &self.threads);
         set(&mut run.ranks, &self.ranks);
         set_optional(&mut run.eval_ranks, &self.eval_ranks);

@@ -430,6 +430,9 @@ impl Default for CheckpointConfig {
 pub struct RunConfig {
     /// Where the arithmetic happens.
     pub device: DeviceChoice,
+    /// Folder of compiled CUDA kernels. Unset: kernels are compiled when they are first used, and kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<PathBuf>,
     /// Threads of this process, over all its ranks. Unset: one per core. It never changes a result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
@@ -452,6 +455,7 @@ impl Default for RunConfig {
     fn default() -> Self {
         Self {
             device: DeviceChoice::Auto,
+            kernels: None,
             threads: None,
             ranks: 1,
             eval_ranks: None,

@@ -290,9 +290,9 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
         if refused { Err(Error::unsupported(setting, format!("this build has {reason}"))) } else { Ok(()) }
     };
     refuse(
-        run.device == DeviceChoice::Cuda,
-        "run.device = \"cuda\"".into(),
-        "the processor alone (\"cpu\")",
+        run.device == DeviceChoice::Cuda && run.ranks > 1,
+        format!("run.device = \"cuda\" with run.ranks = {}", run.ranks),
+        "one CUDA device a run",
     )?;
     refuse(
         run.eval_ranks.is_some_and(|count| count != run.ranks),
@@ -302,9 +302,9 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
     let precision = config.train.precision;
     refuse(precision != Precision::F32, format!("train.precision = {}", quoted(&precision)), "f32 alone")?;
     refuse(
-        run.schedule == ScheduleChoice::Captured,
+        run.schedule == ScheduleChoice::Captured && run.device != DeviceChoice::Cuda,
         format!("run.schedule = {}", quoted(&run.schedule)),
-        "the schedules \"serial\" and \"overlapped\"; graphs are captured on a CUDA device",
+        "\"serial\" and \"overlapped\" on a processor; graphs are captured with run.device = \"cuda\"",
     )?;
     refuse(
         !matches!(run.transport, TransportChoice::Auto | TransportChoice::Local | TransportChoice::Tcp),

@@ -1,6 +1,6 @@
 //! The single checks of `headlong doctor`.
 
-use super::Finding;
+use super::{Finding, accelerator};
 use crate::machine;
 use crate::report::{bytes, count};
 use headlong_device::vector::{Isa, isa};
@@ -25,7 +25,7 @@ pub(super) fn all(root: &Path, folder: &Path) -> Vec<Finding> {
         disk(folder),
         open_files(),
     ];
-    findings.extend(accelerator(root));
+    findings.extend(accelerator::findings(root, &headlong_device::cuda::probe()));
     findings.push(network(root));
     findings
 }
@@ -146,29 +146,6 @@ fn open_files() -> Finding {
     }
 }
 
-/// CUDA's driver and NCCL. Both are opened at run time by builds that use them; this one trains on the processor.
-fn accelerator(root: &Path) -> Vec<Finding> {
-    let driver = find_library(root, "libcuda.so.1");
-    let device = root.join("dev/nvidia0").exists();
-    let cuda = match (&driver, device) {
-        (Some(path), true) => {
-            Finding::ok("CUDA", format!("{}, not used: this build trains on the processor", path.display()))
-        }
-        (None, true) => Finding::warn(
-            "CUDA",
-            "an NVIDIA device, but no libcuda.so.1",
-            "no build can use the device",
-            "install the NVIDIA driver, or start the container with the NVIDIA runtime",
-        ),
-        (_, false) => Finding::ok("CUDA", "no NVIDIA device; training runs on the processor"),
-    };
-    let nccl = match find_library(root, "libnccl.so.2") {
-        Some(path) => Finding::ok("NCCL", format!("{}, not used by this build", path.display())),
-        None => Finding::ok("NCCL", "libnccl.so.2 absent; not used by this build"),
-    };
-    vec![cuda, nccl]
-}
-
 fn network(root: &Path) -> Finding {
     let library = find_library(root, "libibverbs.so.1");
     let devices = std::fs::read_dir(root.join("sys/class/infiniband")).map_or(0, Iterator::count);
@@ -228,20 +205,17 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_its_driver_is_a_warning() {
+    fn libraries_are_found_by_the_loaders_lists() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(accelerator(root.path())[0].status, Status::Ok);
-        std::fs::create_dir_all(root.path().join("dev")).unwrap();
-        std::fs::write(root.path().join("dev/nvidia0"), "").unwrap();
-        assert_eq!(accelerator(root.path())[0].status, Status::Warn);
+        assert_eq!(find_library(root.path(), "libibverbs.so.1"), None);
         let folder = root.path().join("opt/driver");
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("libcuda.so.1"), "").unwrap();
+        std::fs::write(folder.join("libibverbs.so.1"), "").unwrap();
         std::fs::create_dir_all(root.path().join("etc/ld.so.conf.d")).unwrap();
-        std::fs::write(root.path().join("etc/ld.so.conf.d/nvidia.conf"), "# the driver\n/opt/driver\n")
-            .unwrap();
-        let finding = &accelerator(root.path())[0];
-        assert!(finding.status == Status::Ok && finding.found.contains("opt/driver/libcuda.so.1"));
+        std::fs::write(root.path().join("etc/ld.so.conf.d/rdma.conf"), "# the driver\n/opt/driver\n").unwrap();
+        assert!(network(root.path()).found.contains("no RDMA device"));
+        std::fs::create_dir_all(root.path().join("sys/class/infiniband/mlx5_0")).unwrap();
+        assert!(network(root.path()).found.contains("opt/driver/libibverbs.so.1"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `headlong doctor`: what this machine has, what is missing, what follows from it and what to do about it.
 //!
-//! Nothing is loaded or started: libraries are looked for by name, facts come from `/proc` and `/sys`.
+//! Facts come from `/proc` and `/sys`; CUDA's libraries are opened and asked, but no device is taken.
 
+mod accelerator;
 mod checks;
 
 use crate::cli::JsonOutput;

@@ -5,10 +5,12 @@
 //! would be left over. `headlong plan` prints it, `headlong train` prints it first and refuses what does not fit.
 
 mod cost;
+mod device;
 pub mod hybrid;
 mod memory;
 pub mod text;
 
+pub use device::DevicePlan;
 pub use cost::StepCost;
 pub use memory::{MemoryUse, READER_BLOCK_BYTES};
 
@@ -104,7 +106,10 @@ pub struct Plan {
     pub bytes_per_rank: u64,
     /// Bytes this machine can give.
     pub available_bytes: u64,
-    /// Whether the one fits the other.
+    /// The device of a rank, where ranks train on devices; then `bytes_per_rank` is what the host holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_device: Option<DevicePlan>,
+    /// Whether everything fits where it is to lie.
     pub fits: bool,
     /// What one step costs.
     #[serde(flatten)]
@@ -121,7 +126,7 @@ pub struct Plan {
     pub ranks: usize,
     /// Threads of this process.
     pub threads: usize,
-    /// `"cpu"`.
+    /// `"cpu"` or `"cuda"`.
     pub device: &'static str,
 }
 
@@ -172,7 +177,11 @@ impl Plan {
         let threads = config.run.threads.unwrap_or(facts.machine.cores);
         let memory =
             MemoryUse::new(config, &tables, dense_parameters, threads).of_rank(facts.split, config.run.ranks);
-        let bytes_per_rank = memory.total();
+        let on_device = facts.machine.device.as_ref().map(|device| DevicePlan::new(device, &memory));
+        let bytes_per_rank = match on_device {
+            Some(_) => memory.beside_a_device(),
+            None => memory.total(),
+        };
         let ranks_here = config.run.ranks as u64;
         let available_bytes = facts.machine.usable_bytes();
         Self {
@@ -183,9 +192,11 @@ impl Plan {
             top_input_width: top_input_width(config),
             samples_per_step: samples_per_step(config),
             exchange_bytes_per_step: facts.split.map(ExchangePlan::of).unwrap_or_default(),
-            fits: bytes_per_rank * ranks_here <= available_bytes,
+            fits: bytes_per_rank * ranks_here <= available_bytes
+                && on_device.as_ref().is_none_or(DevicePlan::fits),
             ranks: config.run.ranks,
-            device: "cpu",
+            device: if on_device.is_some() { "cuda" } else { "cpu" },
+            on_device,
             tables,
             dense_parameters,
             memory,
@@ -208,7 +219,10 @@ impl Plan {
             let capped: Vec<u64> = rows.iter().map(|rows| (*rows).min(cap)).collect();
             let memory =
                 MemoryUse::new(config, &tables(config, &capped), self.dense_parameters, self.threads);
-            memory.total() * config.run.ranks as u64 <= self.available_bytes
+            match &self.on_device {
+                Some(device) => device.with(&memory).fits(),
+                None => memory.total() * config.run.ranks as u64 <= self.available_bytes,
+            }
         };
         let largest = rows.iter().copied().max().unwrap_or(1);
         let help = if fits(2) {
@@ -218,11 +232,11 @@ impl Plan {
         } else {
             "lower `train.batch_size`, `eval.batch_size`, `data.prefetch_batches` or `model.dim`".to_owned()
         };
-        Err(Error::DoesNotFit {
-            needed_bytes: self.bytes_per_rank * config.run.ranks as u64,
-            available_bytes: self.available_bytes,
-            help,
-        })
+        let (needed_bytes, available_bytes) = match &self.on_device {
+            Some(device) if !device.fits() => (device.needed_bytes, device.free_bytes),
+            _ => (self.bytes_per_rank * config.run.ranks as u64, self.available_bytes),
+        };
+        Err(Error::DoesNotFit { needed_bytes, available_bytes, help })
     }
 }
 

@@ -10,6 +10,7 @@ fn machine(available_bytes: u64) -> Machine {
         cgroup_available_bytes: None,
         core_flops: 1e11,
         memory_bytes_per_s: 1e10,
+        device: None,
     }
 }
 

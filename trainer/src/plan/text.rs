@@ -61,28 +61,30 @@ impl Plan {
 
     fn write_memory(&self, text: &mut String) {
         let memory = &self.memory;
-        let uses = [
-            ("tables", memory.table_weight_bytes + memory.table_state_bytes),
-            ("dense network", memory.dense_bytes),
-            ("activations", memory.activation_bytes),
+        let host = [
             ("reader", memory.reader_bytes),
             ("ids", memory.id_map_bytes),
             ("other", memory.other_bytes),
         ];
-        let listed: Vec<String> = uses
-            .iter()
-            .filter(|(_, size)| *size > 0)
-            .map(|(name, size)| format!("{name} {}", bytes(*size)))
-            .collect();
-        let fits = if self.fits { "fits" } else { "DOES NOT FIT" };
-        let _ = writeln!(
-            text,
-            "memory {}{} of {} available ({fits}): {}",
-            bytes(self.bytes_per_rank),
-            if self.ranks > 1 { format!(" a rank, {} ranks,", self.ranks) } else { String::new() },
-            bytes(self.available_bytes),
-            listed.join(", ")
-        );
+        let model = [
+            ("tables", memory.table_weight_bytes + memory.table_state_bytes),
+            ("dense network", memory.dense_bytes),
+            ("activations", memory.activation_bytes),
+        ];
+        let fits = |fits| if fits { "fits" } else { "DOES NOT FIT" };
+        let ranks = if self.ranks > 1 { format!(" a rank, {} ranks,", self.ranks) } else { String::new() };
+        let mut on_host = listed(&host);
+        match &self.on_device {
+            Some(device) => {
+                let (needed, free) = (bytes(device.needed_bytes), bytes(device.free_bytes));
+                let (name, uses) = (&device.name, listed(&model));
+                let fits = fits(device.fits());
+                let _ = writeln!(text, "{name}: {needed}{ranks} of {free} free ({fits}): {uses}, work space");
+            }
+            None => on_host = format!("{}, {on_host}", listed(&model)),
+        }
+        let (needed, available) = (bytes(self.bytes_per_rank), bytes(self.available_bytes));
+        let _ = writeln!(text, "memory {needed}{ranks} of {available} available ({}): {on_host}", fits(self.fits));
     }
 
     fn write_step(&self, text: &mut String) {
@@ -116,4 +118,10 @@ impl Plan {
             );
         }
     }
+}
+
+/// Sizes by name, without those that are nothing.
+fn listed(uses: &[(&str, u64)]) -> String {
+    let listed = uses.iter().filter(|(_, size)| *size > 0);
+    listed.map(|(name, size)| format!("{name} {}", bytes(*size))).collect::<Vec<_>>().join(", ")
 }

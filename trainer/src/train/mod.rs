@@ -14,6 +14,7 @@ use crate::crew::{Crew, CrewOptions};
 use crate::data::{count_samples, failed};
 use crate::error::{Error, Result};
 use crate::job::Job;
+use crate::machine::Machine;
 use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::report::{self, At, Done, Eval, Reporter};
@@ -33,6 +34,8 @@ use std::time::Instant;
 /// # Errors
 /// Everything in [`Error`]; what was saved before stays.
 pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
+    // Before anything is made or read: a device that is not there will not come.
+    Machine::detect_with(config.run.device)?;
     let mut job = Job::join(config)?;
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
     let mut reporter = match job.leads() {
@@ -260,7 +263,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn until_the_end(&mut self) -> Result<()> {
         loop {
-            if let Some(signal) = self.agreed_stop() {
+            if let Some(signal) = self.agreed_stop()? {
                 return self.interrupted(signal);
             }
             if self.ends_at_step.is_some_and(|end| self.session.steps() >= end) {
@@ -286,30 +289,31 @@ impl Run<'_> {
 
     /// The signal that ends the run. Ranks of other processes may have got it at another moment, or not at all: they agree with
     /// the gradients of a step.
-    fn agreed_stop(&self) -> Option<i32> {
+    fn agreed_stop(&self) -> Result<Option<i32>> {
         let asked = self.stop.asked();
         if !self.session.crew().has_remote_ranks() {
-            return asked;
+            return Ok(asked);
         }
-        let agreed = self.session.stop_is_agreed();
-        self.session.vote_to_stop(asked);
-        agreed.then(|| asked.unwrap_or(libc::SIGTERM))
+        let agreed = self.session.stop_is_agreed()?;
+        self.session.vote_to_stop(asked)?;
+        Ok(agreed.then(|| asked.unwrap_or(libc::SIGTERM)))
     }
 
     /// One step and its progress; false where the data has ended.
     fn one_step(&mut self) -> Result<bool> {
-        let Some(outcome) = self.session.step()? else { return Ok(false) };
+        let Some(step) = self.session.enqueue()? else { return Ok(false) };
         if std::mem::take(&mut self.is_first_step) {
             let seconds = self.session.reader().skip_time().as_secs_f64();
             if seconds > 0.0 {
                 self.reporter.note(&format!("skipped to the first sample in {}", report::duration(seconds)));
             }
         }
-        self.meter.add(&outcome);
+        self.meter.add(&step, &self.session);
         let at = self.at();
         let fraction = self.meter.fraction(&self.session, self.ends_at_step, self.config.train.epochs);
         self.reporter.advance(at, fraction);
         if at.step.is_multiple_of(self.config.train.log_every.max(1)) {
+            self.session.settle()?;
             let step = self.meter.report(&self.session);
             self.reporter.step(at, &step)?;
         }

@@ -151,7 +151,7 @@ impl Prepared {
         origin: &str,
         reporter: &Reporter,
     ) -> Result<Plan> {
-        let machine = Machine::detect();
+        let machine = Machine::detect_with(config.run.device)?;
         let split = placement.split.as_ref();
         let facts =
             Facts { table_rows: &self.table_rows, data_rows: self.train_rows, machine: &machine, split };

@@ -1,7 +1,7 @@
 //! Rates and shares between two lines of progress.
 
 use crate::report::{Eval, Step};
-use crate::session::{Session, StepOutcome};
+use crate::session::{Enqueued, Session};
 use headlong_reader::Reader as _;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ pub struct Meter {
     samples_before: u64,
     since: Instant,
     loss_sum: f64,
+    loss_samples: u64,
     samples: u64,
     learning_rate: f64,
     wait_before: Duration,
@@ -26,6 +27,7 @@ impl Meter {
             samples_before: session.samples(),
             since: Instant::now(),
             loss_sum: 0.0,
+            loss_samples: 0,
             samples: 0,
             learning_rate: 0.0,
             wait_before: session.data_wait(),
@@ -34,11 +36,18 @@ impl Meter {
         }
     }
 
-    /// Counts a step.
-    pub fn add(&mut self, outcome: &StepOutcome) {
-        self.loss_sum += outcome.loss * outcome.num_samples as f64;
-        self.samples += outcome.num_samples;
-        self.learning_rate = outcome.learning_rate;
+    /// Counts a step, and the losses that have come meanwhile.
+    pub fn add(&mut self, step: &Enqueued, session: &Session) {
+        self.samples += step.num_samples;
+        self.learning_rate = step.learning_rate;
+        self.add_losses(session);
+    }
+
+    fn add_losses(&mut self, session: &Session) {
+        session.take_losses(&mut |step| {
+            self.loss_sum += step.loss * step.num_samples as f64;
+            self.loss_samples += step.num_samples as u64;
+        });
     }
 
     /// Counts an evaluation.
@@ -56,16 +65,16 @@ impl Meter {
     pub fn report(&mut self, session: &Session) -> Step {
         let seconds = self.since.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
         let waited = session.data_wait();
-        let samples = self.samples.max(1) as f64;
+        self.add_losses(session);
         let step = Step {
-            loss: self.loss_sum / samples,
+            loss: self.loss_sum / self.loss_samples.max(1) as f64,
             learning_rate: self.learning_rate,
             samples_per_s: self.samples as f64 / seconds,
             data_wait_share: (waited.saturating_sub(self.wait_before).as_secs_f64() / seconds).min(1.0),
             eval_share: (self.eval_seconds / seconds).min(1.0),
         };
         (self.since, self.wait_before) = (Instant::now(), waited);
-        (self.loss_sum, self.samples, self.eval_seconds) = (0.0, 0, 0.0);
+        (self.loss_sum, self.loss_samples, self.samples, self.eval_seconds) = (0.0, 0, 0, 0.0);
         step
     }
 

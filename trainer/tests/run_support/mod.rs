@@ -110,12 +110,13 @@ impl Place {
 #[derive(Clone, Debug)]
 pub struct Run {
     arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Run {
     /// `headlong COMMAND`.
     pub fn new(command: &str) -> Self {
-        Self { arguments: vec![command.to_owned()] }
+        Self { arguments: vec![command.to_owned()], environment: Vec::new() }
     }
 
     /// With more arguments.
@@ -129,6 +130,12 @@ impl Run {
         self.with(&[flag, path.to_str().unwrap()])
     }
 
+    /// With a variable of the environment: for the software device, whose faults and sizes it sets.
+    pub fn variable(mut self, name: &'static str, value: &str) -> Self {
+        self.environment.push((name, value.to_owned()));
+        self
+    }
+
     /// The arguments, for a shell that sets something up first.
     pub fn arguments(&self) -> &[String] {
         &self.arguments
@@ -138,6 +145,7 @@ impl Run {
     pub fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headlong"));
         command.args(&self.arguments).stdin(Stdio::null());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 

@@ -38,10 +38,14 @@ pub struct Trainer {
 
 impl Trainer {
     pub fn new(config: &Config, rows: &[u64], threads: usize) -> Self {
+        Self::on(Stream::cpu(threads), config, rows)
+    }
+
+    /// A trainer whose model lies where `stream` works.
+    pub fn on(stream: Stream, config: &Config, rows: &[u64]) -> Self {
         config.validate().unwrap();
-        let stream = Stream::cpu(threads);
         let model = Model::new(config, rows, &stream).unwrap();
-        let engine = Engine::new(model, Lanes::serial(stream.clone()), Recorder::off());
+        let engine = Engine::new(model, Lanes::serial(stream.clone()).unwrap(), Recorder::off());
         Self { engine, stream, steps: 0 }
     }
 
@@ -69,7 +73,7 @@ impl Trainer {
                 model.tables.export_rows(table, 0, 0, &mut values).unwrap();
                 values
             }
-            None => slot(&model.weights, name).read::<f32>().data().to_vec(),
+            None => slot(&model.weights, name).to_vec().unwrap(),
         }
     }
 
@@ -78,7 +82,7 @@ impl Trainer {
         let model = self.engine.model();
         match table(name) {
             Some(table) => model.tables.import_rows(table, 0, 0, &values).unwrap(),
-            None => slot(&model.weights, name).write::<f32>().data_mut().copy_from_slice(&values),
+            None => slot(&model.weights, name).copy_from(&values).unwrap(),
         }
         model.refresh(&self.stream);
     }
@@ -93,7 +97,7 @@ impl Trainer {
                 model.tables.export_rows(table, 1, 0, &mut values).unwrap();
                 values
             }
-            None => slot(&model.dense_states[0], name).read::<f32>().data().to_vec(),
+            None => slot(&model.dense_states[0], name).to_vec().unwrap(),
         }
     }
 
@@ -103,7 +107,7 @@ impl Trainer {
         let mut config = config.clone();
         config.optimizer.set_both("sgd").unwrap();
         config.optimizer.resolve().unwrap();
-        let mut probe = Self::new(&config, rows, 1);
+        let mut probe = Self::on(self.stream.clone(), &config, rows);
         let names = self.names();
         for name in &names {
             let values: Vec<f64> = self.read(name).iter().map(|&x| f64::from(x)).collect();
@@ -116,7 +120,7 @@ impl Trainer {
                     let moved = |(before, after): (&f32, &f32)| (before - after) / PROBE_RATE;
                     self.read(name).iter().zip(&probe.read(name)).map(moved).collect()
                 }
-                None => slot(&probe.engine.model().gradients, name).read::<f32>().data().to_vec(),
+                None => slot(&probe.engine.model().gradients, name).to_vec().unwrap(),
             };
             (name.clone(), values)
         };

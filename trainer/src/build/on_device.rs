@@ -1,0 +1,199 @@
+//! What the host and a device with memory of its own hand each other: batches, learning rates, loss sums.
+//!
+//! Everything goes through page-locked memory of a batch slot: the host writes there before it enqueues a step, the step's first
+//! copies read it, its last one writes the loss sums back. A slot is written again two steps later, when its step has ended.
+
+use super::{BatchSlot, Model};
+use crate::data::failed;
+use crate::error::{Error, Result};
+use crate::schedule::Call;
+use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
+use headlong_device::{DeviceError, Stream};
+use headlong_reader::Batch;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The page-locked memory of one slot.
+pub(super) struct Staging {
+    /// Labels, one a sample.
+    labels: Mutex<Pinned>,
+    /// Dense features, samples × features.
+    dense: Mutex<Pinned>,
+    /// The step's [`DeviceStep`] for the dense parameters, then the one for the tables.
+    rates: Mutex<Pinned>,
+    /// What the loss summed up, two numbers a block.
+    sums: Mutex<Pinned>,
+    /// Behind everything that was enqueued with this slot as the batch of now.
+    ended: Event,
+}
+
+/// Bytes of one [`DeviceStep`].
+pub(super) const RATES_BYTES: usize = size_of::<DeviceStep>();
+
+impl Staging {
+    /// Room for `samples` samples of `num_dense` features, and `blocks` loss sums.
+    pub(super) fn new(stream: &Stream, samples: usize, num_dense: usize, blocks: usize) -> Result<Self> {
+        let device = stream.cuda_body().device();
+        let pinned = |bytes: usize| Pinned::new(device, bytes.max(1)).map(Mutex::new).map_err(refused);
+        Ok(Self {
+            labels: pinned(samples * 4)?,
+            dense: pinned(samples * num_dense * 4)?,
+            rates: pinned(2 * RATES_BYTES)?,
+            sums: pinned(blocks * 2 * 4)?,
+            ended: Event::new(device).map_err(refused)?,
+        })
+    }
+}
+
+impl BatchSlot {
+    fn staging(&self) -> &Staging {
+        self.staging.as_ref().expect("slots of a model on a device have page-locked memory")
+    }
+
+    /// Marks the end of what was enqueued with this slot as the batch of now.
+    pub(crate) fn mark_end(&self, main: &CudaStream) {
+        main.record(&self.staging().ended);
+    }
+
+    /// Puts a batch where the device's copies find it.
+    fn stage(&self, with_dense: bool) -> Result<()> {
+        let (batch, staging) = (self.batch(), self.staging());
+        let mut labels = lock(&staging.labels);
+        let labels = &mut labels.as_mut_slice::<f32>()[..batch.num_samples];
+        match batch.labels.is_empty() {
+            true => labels.fill(0.0),
+            false => labels.copy_from_slice(&batch.labels),
+        }
+        if with_dense {
+            lock(&staging.dense).as_mut_slice::<f32>()[..batch.dense.len()].copy_from_slice(&batch.dense);
+        }
+        let staged = self.route_mut().stage(&super::BatchIds(&batch));
+        staged.map_err(|error| failed("the ids of a batch cannot be routed", error))
+    }
+
+    /// Enqueues the copies of a staged batch.
+    fn copy_to_device(&self, stream: &Stream, with_dense: bool) {
+        let (cuda, staging, samples) = (stream.cuda_body(), self.staging(), self.batch().num_samples);
+        cuda.copy_to_device(self.labels.device_ptr(), &lock(&staging.labels), 0..samples * 4);
+        let dense_bytes = samples * self.dense.cols() * 4;
+        if with_dense && dense_bytes > 0 {
+            cuda.copy_to_device(self.dense.device_ptr(), &lock(&staging.dense), 0..dense_bytes);
+        }
+        self.route().copy(stream);
+    }
+}
+
+impl Model {
+    /// Takes what a model needs besides on a device with memory of its own.
+    pub(super) fn go_to_device(&mut self, stream: &Stream) -> Result<()> {
+        let steps = DeviceMemory::new(stream.cuda_body().device(), "learning rates", 2 * RATES_BYTES);
+        let steps = steps.map_err(refused)?;
+        self.tables.set_device_step(steps.ptr().offset(RATES_BYTES));
+        self.device_steps = Some(steps);
+        let (num_dense, blocks) = (self.config.data.num_dense, self.loss_sums.rows());
+        for slot in &mut self.slots {
+            slot.staging = Some(Staging::new(stream, slot.labels.rows(), num_dense, blocks)?);
+        }
+        Ok(())
+    }
+
+    /// Brings the batch of a slot to the device again, where it came from elsewhere than the reader.
+    pub(crate) fn stage_again(&self, slot: &BatchSlot) -> Result<()> {
+        if self.runs_ahead() { slot.stage(self.copies_dense()) } else { Ok(()) }
+    }
+
+    /// Whether the model lies on a device that works by itself, behind the host.
+    pub(crate) fn runs_ahead(&self) -> bool {
+        self.device_steps.is_some()
+    }
+
+    /// The address of the learning rate and number of the step, for the dense parameters.
+    pub(crate) fn dense_step_on_device(&self) -> Option<DevicePtr> {
+        self.device_steps.as_ref().map(|steps| steps.ptr())
+    }
+
+    /// The host's part before a walk: the batch that comes in and the step's learning rates go where the device's copies find them.
+    pub(crate) fn hand_over(&self, call: &Call<'_>) -> Result<()> {
+        if !self.runs_ahead() {
+            return Ok(());
+        }
+        if let Some(incoming) = call.incoming {
+            let slot = call.next.unwrap_or(call.now);
+            self.take_share(slot, incoming)?;
+            slot.stage(self.copies_dense())?;
+        }
+        let rates = lock(&call.now.staging().rates);
+        rates.put(0, &words(DeviceStep::new(&call.dense_step, &self.dense_optimizer)));
+        rates.put(RATES_BYTES, &words(DeviceStep::new(&call.sparse_step, self.tables.optimizer())));
+        Ok(())
+    }
+
+    pub(super) fn copies_dense(&self) -> bool {
+        self.config.data.num_dense > 0 && !self.ablation.ignore_dense
+    }
+
+    /// Brings a staged batch to the device.
+    pub(crate) fn copy_staged(&self, stream: &Stream, slot: &BatchSlot) {
+        slot.copy_to_device(stream, self.copies_dense());
+    }
+
+    /// Brings the step's learning rates to the device.
+    pub(crate) fn copy_rates(&self, stream: &Stream, slot: &BatchSlot) {
+        if let Some(steps) = &self.device_steps {
+            let rates = lock(&slot.staging().rates);
+            stream.cuda_body().copy_to_device(steps.ptr(), &rates, 0..2 * RATES_BYTES);
+        }
+    }
+
+    /// Sets all loss sums to zero.
+    pub(crate) fn clear_loss_sums(&self, stream: &Stream) {
+        match stream.as_cuda() {
+            Some(cuda) => cuda.fill_bytes(self.loss_sums.device_ptr(), 0, self.loss_sums.rows() * 2 * 4),
+            None => self.loss_sums.write::<f32>().data_mut().fill(0.0),
+        }
+    }
+
+    /// Brings the step's loss sums to the host.
+    pub(crate) fn fetch_sums(&self, stream: &Stream, slot: &BatchSlot) {
+        let sums = lock(&slot.staging().sums);
+        let bytes = self.loss_sums.rows() * 2 * 4;
+        stream.cuda_body().copy_to_host(&sums, 0..bytes, self.loss_sums.device_ptr());
+    }
+
+    /// The loss sums of the step over the batch of slot `slot`, which is waited for.
+    pub(super) fn sums_of(&self, slot: &BatchSlot, rows: usize, step: u64) -> Result<f64> {
+        let staging = slot.staging();
+        let lost = |source: DeviceError| Error::Device {
+            stage: "the end of the step",
+            step,
+            source: source.into(),
+        };
+        staging.ended.synchronize().map_err(lost)?;
+        Ok(headlong_mlp::loss::total_of(&lock(&staging.sums).as_slice::<f32>()[..2 * rows]))
+    }
+
+    /// Takes this rank's share of `incoming` into a slot of the host.
+    pub(super) fn take_share(&self, slot: &BatchSlot, incoming: &Batch) -> Result<()> {
+        slot.take(incoming, &self.share, self.ids == crate::config::IdsChoice::Known);
+        let (samples, planned) = (slot.batch().num_samples, slot.labels.rows());
+        if samples > planned {
+            return Err(Error::Usage(format!(
+                "a batch of {samples} samples; the plan has room for {planned}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// As it lies in memory.
+fn words(step: DeviceStep) -> [u32; 4] {
+    [step.learning_rate.to_bits(), step.number, step.rate.to_bits(), step.root.to_bits()]
+}
+
+pub(super) fn refused(source: DeviceError) -> Error {
+    failed("the device refuses memory for batches", source)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The schedule orders readers and writers; what a panicking one leaves behind is plain data.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

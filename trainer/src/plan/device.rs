@@ -1,0 +1,49 @@
+//! What of a rank's memory lies on a CUDA device.
+
+use super::MemoryUse;
+use crate::machine::DeviceFacts;
+use serde::Serialize;
+
+/// Bytes of work space of matrix products, of both streams that compute them.
+const WORKSPACE_BYTES: u64 = 2 * (32 << 20);
+
+/// One rank's device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DevicePlan {
+    /// What it calls itself.
+    pub name: String,
+    /// Bytes that the rank will take there: tables, dense network, activations, work space.
+    pub needed_bytes: u64,
+    /// Bytes that are free.
+    pub free_bytes: u64,
+}
+
+impl DevicePlan {
+    pub(super) fn new(device: &DeviceFacts, memory: &MemoryUse) -> Self {
+        Self {
+            name: device.name.clone(),
+            needed_bytes: memory.table_weight_bytes
+                + memory.table_state_bytes
+                + memory.dense_bytes
+                + memory.activation_bytes
+                + WORKSPACE_BYTES,
+            free_bytes: device.free_bytes,
+        }
+    }
+
+    /// The same device with other tables.
+    pub(super) fn with(&self, memory: &MemoryUse) -> Self {
+        Self::new(&DeviceFacts { name: self.name.clone(), free_bytes: self.free_bytes }, memory)
+    }
+
+    pub(super) fn fits(&self) -> bool {
+        self.needed_bytes <= self.free_bytes
+    }
+}
+
+impl MemoryUse {
+    /// What of it the host holds where the model lies on a device: batches pass through page-locked memory.
+    pub(super) fn beside_a_device(&self) -> u64 {
+        self.reader_bytes + self.id_map_bytes + self.other_bytes
+    }
+}

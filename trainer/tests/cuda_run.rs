@@ -1,0 +1,153 @@
+//! Whole runs of the built program on a CUDA device. What only a software device can show (its memory limit, faults that it is
+//! told to make, calls that it counts) is skipped on a GPU, with a line.
+
+#![cfg(test)]
+
+mod run_support;
+
+use headlong_device::cuda::testing::device;
+use run_support::{Place, Run, events, last_event, steps};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn is_absent() -> bool {
+    device().is_none()
+}
+
+/// Whether there is no software device, with a line that says so where there is a GPU instead.
+fn is_not_software() -> bool {
+    let Some(device) = device() else { return true };
+    if !device.is_software() {
+        println!("skipped, because {device} is no software device");
+    }
+    !device.is_software()
+}
+
+fn on_cuda(run: Run, schedule: &str) -> Run {
+    run.with(&["--device", "cuda", "--schedule", schedule])
+}
+
+fn losses(log: &Path) -> Vec<f64> {
+    let steps = events(log).into_iter().filter(|event| event["event"] == "step");
+    steps.map(|event| event["loss"].as_f64().unwrap()).collect()
+}
+
+/// SGD on real rows: rounding has not grown yet, and a wrong gradient shows in the second step.
+#[test]
+fn the_first_losses_of_real_rows_are_those_of_the_processor() {
+    let data = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
+    if !data.exists() {
+        println!("skipped, because {} is absent", data.display());
+        return;
+    }
+    if is_absent() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str, run: fn(Run) -> Run| {
+        let log = folder.path().join(name);
+        let train = Run::new("train").with(&["--preset", "criteo-sample", "--optimizer", "sgd", "--steps", "50"]);
+        let train = train.with(&["--set", "train.log_every=1", "--set", "tables.max_rows=20000"]);
+        let train = train.path("--data", &data).path("--output-dir", folder.path()).path("--log-json", &log);
+        run(train).succeeds();
+        losses(&log)
+    };
+    let cpu = of("cpu", |run| run);
+    let cuda = of("cuda", |run| on_cuda(run, "captured"));
+    assert_eq!((cpu.len(), cuda.len()), (50, 50));
+    let off = cpu.iter().zip(&cuda).map(|(cpu, cuda)| (cpu - cuda).abs()).fold(0.0, f64::max);
+    println!("largest difference of 50 losses: {off:.1e}");
+    assert!(off <= 1e-5, "losses differ by up to {off:.1e}: {cpu:?} {cuda:?}");
+}
+
+#[test]
+fn a_run_goes_on_where_its_checkpoint_ended_and_the_processor_can_take_it_over() {
+    if is_absent() {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
+    let whole = train.clone().with(&["--steps", "30"]).succeeds().digest();
+    let checkpoints = place.path("checkpoints");
+    let parts = train.path("--checkpoint-dir", &checkpoints);
+    parts.clone().with(&["--steps", "13"]).succeeds();
+    assert_eq!(steps(&checkpoints), [13]);
+    let log = place.path("resumed.json");
+    let resumed = parts.path("--log-json", &log).with(&["--steps", "30", "--resume"]).succeeds();
+    assert_eq!(resumed.digest(), whole, "resumed is uninterrupted, bit for bit");
+
+    let eval = Run::new("eval").path("--checkpoint", &checkpoints).path("--data", &place.valid);
+    let on_cpu = eval.succeeds();
+    let auc = last_event(&log, "eval")["auc"].as_f64().unwrap();
+    let shown = format!("{auc:.3}");
+    assert!(on_cpu.stdout.contains(&shown), "AUC {auc} of the device is not in {}", on_cpu.stdout);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_training_with_the_plans_numbers() {
+    if is_not_software() {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let run = on_cuda(place.train(), "serial").variable("SOFTCUDA_MEMORY_MIB", "64");
+    let tables = ["--set", "tables.rows=200000", "--set", "data.num_sparse=26"];
+    run.with(&tables).fails(2, &["the plan needs", "available", "tables.max_rows"]);
+}
+
+#[test]
+fn a_failing_device_is_named_with_stage_and_step() {
+    if is_not_software() {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    for schedule in ["serial", "captured"] {
+        let run = on_cuda(place.train(), schedule).with(&["--steps", "12"]);
+        let ended = run.variable("SOFTCUDA_FAULT", "dot_backward:9").fails(1, &["of step", "on the device"]);
+        println!("{schedule}: {}", ended.stderr.lines().last().unwrap_or_default());
+    }
+}
+
+/// Driver calls by name, of a run of so many steps.
+fn calls(place: &Place, steps: u64) -> BTreeMap<String, i64> {
+    let counted = place.path(&format!("calls-{steps}"));
+    let run = on_cuda(place.train(), "captured").with(&["--steps", &steps.to_string(), "--epochs", "100"]);
+    let run = run.with(&["--set", "train.log_every=1000", "--set", "train.batch_size=50"]);
+    run.variable("SOFTCUDA_CALLS", counted.to_str().unwrap()).succeeds();
+    let text = std::fs::read_to_string(counted).unwrap();
+    let line = |line: &str| {
+        let (name, count) = line.split_once(' ').unwrap();
+        (name.to_owned(), count.trim().parse().unwrap())
+    };
+    text.lines().map(line).collect()
+}
+
+/// A step more is a graph more, an event recorded and waited for, and nothing else.
+#[test]
+fn a_captured_step_makes_no_driver_call_but_its_launch() {
+    if is_not_software() {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    // 1,500 rows are 30 full batches of 50, so that no batch is short.
+    let (few, many) = (calls(&place, 10), calls(&place, 25));
+    let more: Vec<(&str, i64)> = many
+        .iter()
+        .map(|(name, count)| (name.as_str(), count - few.get(name).unwrap_or(&0)))
+        .filter(|(_, more)| *more != 0)
+        .collect();
+    println!("15 steps more: {more:?}");
+    let allowed = ["cuGraphLaunch", "cuEventRecord", "cuEventSynchronize", "cuEventQuery", "cuCtxSetCurrent"];
+    let count = |name: &str| more.iter().find(|(other, _)| *other == name).map_or(0, |(_, more)| *more);
+    assert_eq!(count("cuGraphLaunch"), 15, "{more:?}");
+    for (name, _) in &more {
+        assert!(allowed.contains(name), "{name} is called in a captured step: {more:?}");
+    }
+}
+
+/// Neither in the program's own list nor in what it has opened when it ends: kernels come from the driver alone.
+#[test]
+fn the_cuda_runtime_library_is_never_loaded() {
+    let program = std::fs::read(env!("CARGO_BIN_EXE_headlong")).unwrap();
+    let needle = b"libcudart.so";
+    assert!(!program.windows(needle.len()).any(|window| window == needle), "the program names libcudart");
+}
