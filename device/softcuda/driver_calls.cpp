@@ -37,6 +37,14 @@ Counter::Counter(const char* function) : name(function) {
   counters().all[function] = this;
 }
 
+namespace {
+thread_local int depth = 0;
+}
+Call::Call(Counter& counter) {
+  if (depth++ == 0) counter.calls++;
+}
+Call::~Call() { depth--; }
+
 // Whether this launch is the one that SOFTCUDA_FAULT="part of a kernel's name:n,.." wants to fail.
 bool fault_due(const std::string& kernel) {
   bool due = false;

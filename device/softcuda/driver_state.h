@@ -223,19 +223,21 @@ struct Counter {
   std::atomic<uint64_t> calls{0};
   explicit Counter(const char* function);
 };
+struct Call {
+  explicit Call(Counter& counter);
+  ~Call();
+};
 bool fault_due(const std::string& kernel);
 
 }  // namespace softcuda
 
 #define API extern "C" __attribute__((visibility("default"))) int
-// First lines of every call: counted, and under the lock.
+// First lines of every call: counted (unless another call makes it), and under the lock.
 #define COUNT                                   \
-  {                                             \
-    static ::softcuda::Counter counter(__func__); \
-    counter.calls++;                            \
-  }
+  static ::softcuda::Counter counter(__func__); \
+  const ::softcuda::Call call_in_progress(counter)
 #define HOLD                              \
-  COUNT                                   \
+  COUNT;                                  \
   ::softcuda::Driver& d = ::softcuda::driver(); \
   ::softcuda::Hold hold(d.lock);          \
   (void)d

@@ -79,6 +79,8 @@ struct BlockState : HostcudaBlock {
   unsigned generation = 0;
   unsigned ready_warps = 0;
   int error = 0;
+  Fiber* fault_fiber = nullptr;
+  void* fault_address = nullptr;
   unsigned long long spins = 0;
   uint64_t seed = 0, random = 0;
   char* stacks = nullptr;
@@ -415,6 +417,13 @@ void reset_stacks(BlockState& b) {
   IF_ASAN(__asan_unpoison_memory_region(b.stacks, size_t(kMaxThreads) * HOSTCUDA_STACK_BYTES);)
 }
 
+void report_fault(BlockState& b) {
+  char why[80];
+  snprintf(why, sizeof why, "illegal access to address %p", b.fault_address);
+  describe(b, b.fault_fiber, why);
+  b.fault_fiber = nullptr;
+}
+
 void run_block(BlockState& b) {
   prepare(b);
   const unsigned thread = unsigned(pick(b, b.threads - 1, true));
@@ -436,12 +445,11 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   BlockState* b = running;
   const uintptr_t low = b ? uintptr_t(b->stacks) : 0;
   if (b && sp >= low && sp < low + size_t(kMaxThreads) * HOSTCUDA_STACK_BYTES) {
-    Fiber* f = reinterpret_cast<Fiber*>(sp & ~uintptr_t(HOSTCUDA_STACK_BYTES - 1));
-    char why[80];
-    snprintf(why, sizeof why, "illegal access to address %p", info->si_addr);
-    describe(*b, f, why);
+    // Little stack is left here (an alternate signal stack): the host thread prints the message.
+    b->fault_fiber = reinterpret_cast<Fiber*>(sp & ~uintptr_t(HOSTCUDA_STACK_BYTES - 1));
+    b->fault_address = info->si_addr;
     b->error = 700;
-    switch_to_host(f, *b);
+    switch_to_host(b->fault_fiber, *b);
   }
   // Not ours: as if this handler had never been there.
   sigaction(signal, signal == SIGSEGV ? &previous_segv : &previous_bus, nullptr);
@@ -533,6 +541,7 @@ int Emulator::run(const Grid& grid) {
   }
   IF_TSAN(__tsan_acquire(&b.sync[2]);)
   running = outer;
+  if (b.fault_fiber) report_fault(b);
   if (b.error) reset_stacks(b);
   free(b.dynamic);
   b.dynamic = nullptr;

@@ -102,6 +102,8 @@ pub const LONG_FILES: &[Exception] = &[];
 pub const UNSAFE_FILES: &[Exception] = &[
     always("device/src/**", "memory, streams, vector dispatch, foreign calls: the ground floor"),
     always("**/cuda.rs", "an op's CUDA launcher"),
+    only("device/tests/conformance.rs", "calls of the driver that the crate's surface does not let through"),
+    always("device/tests/conformance/**", "calls of the driver that the crate's surface does not let through"),
     always("embedding/src/**/vector.rs", "an op's vector kernel"),
     always("mlp/src/**/vector.rs", "an op's vector kernel"),
     always("mlp/src/**/vector/**", "an op's vector kernels"),
@@ -119,6 +121,7 @@ pub const UNSAFE_FILES: &[Exception] = &[
 pub const ENVIRONMENT_READERS: &[Exception] = &[
     only("device/src/cuda/libraries.rs", "where CUDA's libraries are; no result depends on it"),
     only("device/src/cuda/cache.rs", "where compiled kernels are kept; no result depends on it"),
+    only("device/tests/conformance.rs", "tests that run themselves again in a process of their own"),
     only("device/src/cuda/testing.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
     only("xtask/src/require.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
     always("comm/src/launcher_env.rs", "torchrun, mpirun, srun and Kubernetes say rank and address there"),
