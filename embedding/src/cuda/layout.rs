@@ -36,13 +36,17 @@ pub(crate) struct Table {
     pub(crate) first_tile: u32,
     pub(crate) num_tiles: u32,
     pub(crate) flags: u32,
+    pub(crate) num_frequent: u32,
+    pub(crate) first_touched: u32,
+    pub(crate) first_gradient: u32,
+    pub(crate) unused: u32,
 }
 
 impl Table {
     /// Its words, for the copy to the device.
-    pub(crate) fn words(&self) -> [u32; 18] {
+    pub(crate) fn words(&self) -> [u32; 22] {
         let pointers = [self.weights, self.first, self.second, self.home];
-        let mut words = [0; 18];
+        let mut words = [0; 22];
         for (pair, pointer) in words.chunks_exact_mut(2).zip(pointers) {
             (pair[0], pair[1]) = (pointer.0 as u32, (pointer.0 >> 32) as u32);
         }
@@ -57,6 +61,10 @@ impl Table {
             self.first_tile,
             self.num_tiles,
             self.flags,
+            self.num_frequent,
+            self.first_touched,
+            self.first_gradient,
+            self.unused,
         ]);
         words
     }

@@ -50,6 +50,9 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
+    /// For kernels that move no rows.
+    pub(crate) const GENERIC: Self = Self { dim: 0, dtype: DType::F32 };
+
     /// For tables of these dims, all of this element type.
     pub(crate) fn new(dims: impl IntoIterator<Item = usize>, dtype: DType) -> Self {
         let mut dims = dims.into_iter();

@@ -5,7 +5,6 @@ use super::staging::Staging;
 use super::tables::describe;
 use super::{DeviceTables, FlagsMemory, Instance, partial_stride};
 use crate::error::{EmbeddingError, Result};
-use crate::ids::Ids;
 use crate::lookup::cuda as lookup_cuda;
 use crate::route::bits_below;
 use crate::route::cuda::Sorted;
@@ -41,12 +40,6 @@ pub(crate) struct DeviceRoute {
     sorted: Sorted,
 }
 
-impl DeviceRoute {
-    pub(crate) fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
-        self.staging.stage(ids)
-    }
-}
-
 /// Refuses tables that do not fit the kernels, by name.
 pub(crate) fn check_specs(specs: &[TableSpec]) -> Result<()> {
     let refuse = |spec: &TableSpec, reason| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
@@ -72,6 +65,7 @@ impl CudaSet {
         (max_samples, max_ids): (usize, &[usize]),
         (optimizer, seed): (Optimizer, u64),
     ) -> Result<Self> {
+        check_specs(specs)?;
         let layout = Layout::new(specs, max_samples, max_ids);
         let tables = specs.iter().zip(slots).enumerate();
         let tables = tables.map(|(index, (spec, slot))| {

@@ -36,6 +36,11 @@
 #define MODE_WEIGHTED 2u
 #define MODE_NEEDS_REST 4u
 
+// Among several ranks, of a row's gradient: it goes to the block of frequent gradients, else to an element of what goes to
+// owners; or nowhere, as its owner's slot was full.
+#define IN_FREQUENT 0x80000000u
+#define NOWHERE 0x7fffffffu
+
 // One table. The same layout as `DeviceTable` in cuda/layout.rs, as are the structs below.
 struct Table {
   void* weights;
@@ -54,6 +59,11 @@ struct Table {
   u32 first_tile;
   u32 num_tiles;
   u32 flags;
+  // Among several ranks: rows of the replica, whose keys come first, and their places in the block of frequent gradients.
+  u32 num_frequent;
+  u32 first_touched;
+  u32 first_gradient;
+  u32 unused;
 };
 
 // What a staged batch begins with; one `StagedTable` per table follows.

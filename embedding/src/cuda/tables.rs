@@ -71,6 +71,7 @@ pub(crate) fn describe(
         first_tile: part.first_tile as u32,
         num_tiles: part.num_tiles as u32,
         flags: if spec.pooling == Pooling::Mean { POOLING_MEAN } else { 0 },
+        ..Table::default()
     }
 }
 

@@ -44,6 +44,7 @@
 mod accept;
 mod answer;
 pub mod cost;
+mod cuda;
 mod merge;
 mod node;
 mod partition;
@@ -58,6 +59,7 @@ mod transfer;
 mod update;
 mod vector;
 
+pub use cuda::DeviceSlots;
 pub use node::{NodeProxy, RankExchange};
 pub(crate) use partition::mix;
 pub use partition::{MAX_OWNERS, Owner, Partition, Place, TablePlacement};

@@ -207,6 +207,23 @@ impl Partition {
         }
     }
 
+    /// Whether the table moves as one piece: then a row's place is its row index, on all ranks or on one.
+    pub(crate) fn is_whole(&self, table: usize) -> bool {
+        !matches!(self.tables[table].placement, TablePlacement::RowWise { .. })
+    }
+
+    /// The rows `first ..` as places in the order of owners: frequent rows first, then each owner's from its base on.
+    pub(crate) fn keys(&self, table: usize, first: u64, count: usize, bases: &[u32]) -> Vec<u32> {
+        let rows: Vec<u64> = (first..).take(count).collect();
+        let mut codes = vec![Code::default(); count];
+        self.classify_rows(table, &rows, &mut codes);
+        let key = |code: &Code| match code.is_frequent() {
+            true => code.slot() as u32,
+            false => bases[code.owner()] + code.local_row() as u32,
+        };
+        codes.iter().map(key).collect()
+    }
+
     /// Whether every rank holds the whole table, each row at its row index.
     pub(crate) fn is_data_parallel(&self, table: usize) -> bool {
         self.tables[table].placement == TablePlacement::DataParallel

@@ -11,8 +11,10 @@
 //! The vectors that answer it, and the gradients that go back, lie in the same order with `dim` elements each. So a row's
 //! element in those buffers is known here, and each id is told at once where its vector will lie.
 
+use super::cuda::DeviceHybridRoute;
 use super::merge::Merge;
 use super::partition::{Code, Partition};
+use crate::cuda::staging::Staging;
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids};
 use crate::route::{Route, TableRoute};
@@ -26,6 +28,8 @@ pub(super) const IN_REPLICA: u64 = 1 << 63;
 #[derive(Debug)]
 pub struct HybridRoute {
     pub(super) alone: Option<Route>,
+    /// Among several ranks on a device: then nothing else is used.
+    pub(super) cuda: Option<Box<DeviceHybridRoute>>,
     pub(super) names: Vec<String>,
     pub(super) num_samples: usize,
     pub(super) block_len: usize,
@@ -203,6 +207,7 @@ impl HybridRoute {
     pub(super) fn alone(route: Route) -> Self {
         Self {
             alone: Some(route),
+            cuda: None,
             names: Vec::new(),
             num_samples: 0,
             block_len: 1,
@@ -227,6 +232,7 @@ impl HybridRoute {
         let max_asked = shape.max_asked.iter().sum::<usize>() * shape.num_sources;
         Self {
             alone: None,
+            cuda: None,
             names: specs.iter().map(|spec| spec.name.clone()).collect(),
             num_samples: 0,
             block_len: 1,
@@ -254,29 +260,41 @@ impl HybridRoute {
     /// # Errors
     /// Those of the CPU's route: [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and slices of another shape.
     pub fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
-        match self.alone.as_mut().and_then(|route| route.cuda.as_mut()) {
-            Some(route) => route.stage(ids),
-            None => Ok(()),
-        }
+        let alone = self.alone.as_mut().and_then(|route| route.cuda.as_mut()).map(|route| &mut route.staging);
+        let staging = alone.or_else(|| self.cuda.as_mut().map(|route| &mut route.staging));
+        staging.map_or(Ok(()), |staging| staging.stage(ids))
+    }
+
+    fn staging(&self) -> Option<&Staging> {
+        let alone = self.alone.as_ref().and_then(|route| route.cuda.as_ref()).map(|route| &route.staging);
+        alone.or_else(|| self.cuda.as_ref().map(|route| &route.staging))
+    }
+
+    /// A route on a device among several ranks.
+    pub(super) fn on_device(route: DeviceHybridRoute) -> Self {
+        Self { cuda: Some(Box::new(route)), alone: None, ..Self::alone(Route::new(&[], 0, &[])) }
     }
 
     /// Enqueues the copy of what was staged. Nothing on the CPU.
     pub fn copy(&self, stream: &Stream) {
-        if let Some(route) = self.alone.as_ref().and_then(|route| route.cuda.as_ref()) {
-            route.staging.copy(stream.cuda_body());
+        if let Some(staging) = self.staging() {
+            staging.copy(stream.cuda_body());
         }
     }
 
     /// Whether the staged batch can run in a step that was captured with any other: not where it has bags in tables that were
     /// planned for one id a sample, or weights.
     pub fn is_as_planned(&self) -> bool {
-        let route = self.alone.as_ref().and_then(|route| route.cuda.as_ref());
-        route.is_none_or(|route| !route.staging.needs_rest())
+        self.staging().is_none_or(|staging| !staging.needs_rest())
     }
 
     /// Samples of the slice.
     pub fn num_samples(&self) -> usize {
-        self.alone.as_ref().map_or(self.num_samples, Route::num_samples)
+        match (self.staging(), &self.alone) {
+            (Some(staging), _) => staging.num_samples(),
+            (None, Some(alone)) => alone.num_samples(),
+            (None, None) => self.num_samples,
+        }
     }
 
     /// The unique rows of each table and their samples, of a set that is alone.

@@ -1,5 +1,6 @@
 //! The tables of one rank among many: its shard of the infrequent rows, and its replica of the frequent ones.
 
+use super::cuda::{RankPlan, RankTables};
 use super::node::proxy_bytes;
 use super::partition::{Owner, Partition};
 use super::reduce::FrequentLayout;
@@ -9,7 +10,7 @@ use crate::error::{EmbeddingError, Result};
 use crate::ids::{Ids, bags_of, check_range, num_samples};
 use crate::registry::{Registry, Shard, TableEnv};
 use crate::route::check_capacity;
-use crate::set::{EmbeddingSet, SetOptions, TableSlot, check, slot};
+use crate::set::{EmbeddingSet, SetOptions, TableSlot, check, check_on_cuda, slot};
 use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, SparseStep, TableSpec};
 use crate::update::MAX_SUM_BLOCKS;
 use headlong_device::cuda::DevicePtr;
@@ -73,6 +74,8 @@ pub struct HybridSet {
     max_samples: usize,
     max_ids: Vec<usize>,
     alone: Option<EmbeddingSet>,
+    /// The tables among several ranks, on a device.
+    pub(super) cuda: Option<RankTables>,
 }
 
 /// One table and what this rank holds of it.
@@ -111,6 +114,10 @@ impl HybridSet {
             _ => None,
         };
         let mut tables = Vec::new();
+        if alone.is_none() && stream.as_cuda().is_some() {
+            check_on_cuda(registry, specs)?;
+            check_deduplicate(specs, deduplicate)?;
+        }
         if alone.is_none() {
             let shape = route_shape(specs, options);
             let mut first_column = 0;
@@ -128,10 +135,25 @@ impl HybridSet {
                 tables.map(|(spec, table)| tensors_of(spec, table, &set.optimizer)).collect()
             }
         };
+        let frequent = FrequentLayout::new(specs, &partition);
+        let plan = RankPlan {
+            specs,
+            tables: &tables,
+            partition: &partition,
+            owner,
+            max_samples: set.max_samples,
+            max_ids: set.max_ids,
+            frequent: &frequent,
+            optimizer: set.optimizer,
+            seed: set.seed,
+        };
+        let on_device = stream.as_cuda().filter(|_| alone.is_none());
+        let cuda = on_device.map(|stream| RankTables::new(stream.device(), &plan)).transpose()?;
         Ok(Self {
+            cuda,
             specs: specs.to_vec(),
             tensors,
-            frequent: FrequentLayout::new(specs, &partition),
+            frequent,
             tables,
             owner,
             deduplicate,
@@ -200,7 +222,12 @@ impl HybridSet {
         if options.partition.num_owners() == 1 {
             return EmbeddingSet::memory_on(device, registry, specs, &options.set, routes);
         }
-        Self::memory(registry, specs, options, routes)
+        let needs = Self::memory(registry, specs, options, routes)?;
+        let Device::Cuda(_) = device else { return Ok(needs) };
+        check_on_cuda(registry, specs)?;
+        let sizes = (options.set.max_samples, options.set.max_ids);
+        let place = (&*options.partition, options.owner);
+        Ok(MemoryNeeds { work_bytes: RankTables::work_bytes(specs, place, sizes, routes), ..needs })
     }
 
     /// A route with room for the largest planned slice. A schedule that runs ahead holds two.
@@ -216,9 +243,10 @@ impl HybridSet {
     /// # Errors
     /// [`EmbeddingError::Device`] where a device refuses the memory.
     pub fn try_new_route(&self) -> Result<HybridRoute> {
-        match &self.alone {
-            Some(alone) => Ok(HybridRoute::alone(alone.try_new_route()?)),
-            None => Ok(self.new_route_among_ranks()),
+        match (&self.alone, &self.cuda) {
+            (Some(alone), _) => Ok(HybridRoute::alone(alone.try_new_route()?)),
+            (None, Some(cuda)) => Ok(HybridRoute::on_device(cuda.new_route()?)),
+            (None, None) => Ok(self.new_route_among_ranks()),
         }
     }
 
@@ -315,7 +343,7 @@ impl HybridSet {
 
     pub(super) fn check_vectors(&self, vectors: &Mat, route: &HybridRoute) {
         assert_eq!(vectors.cols(), self.width, "`{}` is as wide as all tables together", vectors.name());
-        assert_eq!(vectors.rows(), route.num_samples, "`{}` has the route's samples", vectors.name());
+        assert_eq!(vectors.rows(), route.num_samples(), "`{}` has the route's samples", vectors.name());
     }
 
     /// The tables of a set that is alone.
@@ -363,6 +391,9 @@ impl HybridSet {
         if let Some(alone) = &self.alone {
             alone.set_device_step(step);
         }
+        if let Some(cuda) = &self.cuda {
+            cuda.device_step.store(step.0, std::sync::atomic::Ordering::Relaxed);
+        }
     }
 
     /// [`EmbeddingSet::check_flags`].
@@ -370,7 +401,11 @@ impl HybridSet {
     /// # Errors
     /// As there.
     pub fn check_flags(&self) -> Result<()> {
-        self.alone.as_ref().map_or(Ok(()), EmbeddingSet::check_flags)
+        match (&self.alone, &self.cuda) {
+            (Some(alone), _) => alone.check_flags(),
+            (None, Some(cuda)) => cuda.check_flags(),
+            (None, None) => Ok(()),
+        }
     }
 
     /// [`EmbeddingSet::update`], of a set that is alone.
@@ -468,14 +503,22 @@ impl HybridSet {
 
     /// Most f32 elements of the vectors that this rank requests for one slice: the worst case, in which no two ids of
     /// infrequent rows are equal. The caller's buffers for received vectors and for gradients to owners are this long.
+    /// On a CUDA device: all slots, [`Self::slot_elements`] for each peer.
     pub fn max_requested_elements(&self) -> usize {
+        if let Some(cuda) = &self.cuda {
+            return cuda.slots.elements * cuda.slots.peers;
+        }
         self.elements(&self.shape().max_requests)
     }
 
     /// Most f32 elements of the vectors that sources ask this owner for: the worst case, in which all ids of all ranks are
     /// unequal and belong here (or all rows that belong here are asked for by all). The caller's buffers for answers and for
     /// gradients from sources are this long.
+    /// On a CUDA device as [`Self::max_requested_elements`].
     pub fn max_asked_elements(&self) -> usize {
+        if self.cuda.is_some() {
+            return self.max_requested_elements();
+        }
         let shape = self.shape();
         self.elements(&shape.max_asked) * shape.num_sources
     }
@@ -518,6 +561,17 @@ fn check_options(specs: &[TableSpec], options: &HybridOptions) {
             ranks.is_power_of_two() && owners.is_multiple_of(ranks),
             "ranks of a node are a power of two and divide {owners}, got {ranks}"
         ),
+    }
+}
+
+/// On a device every rank asks for unique rows, and owners are asked by ranks.
+fn check_deduplicate(specs: &[TableSpec], deduplicate: Deduplicate) -> Result<()> {
+    match (deduplicate, specs.first()) {
+        (Deduplicate::Node { .. }, Some(spec)) => Err(EmbeddingError::Placement {
+            table: spec.name.clone(),
+            reason: "equal rows are merged on each rank on CUDA devices, not on nodes: use deduplicate = rank".to_owned(),
+        }),
+        _ => Ok(()),
     }
 }
 

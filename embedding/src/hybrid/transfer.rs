@@ -3,7 +3,7 @@
 use super::partition::Code;
 use super::set::{HybridSet, HybridTable};
 use crate::error::{EmbeddingError, Result};
-use crate::set::check_rows;
+use crate::set::{check_rows, read_rows, write_rows};
 use crate::table::{EmbeddingTable, Grain, Keys};
 use headlong_device::Mat;
 
@@ -29,6 +29,9 @@ impl HybridSet {
                     out[index * cols..][..cols].copy_from_slice(row)
                 })
             });
+        }
+        if self.cuda.is_some() {
+            return self.export_from_device(table, tensor, cols, first_row, out);
         }
         let mats = mats_of(&self.tables[table], tensor);
         let [local, frequent] = mats.map(|mat| mat.map(Mat::read::<f32>));
@@ -59,6 +62,9 @@ impl HybridSet {
                 run.overwrite_rows(part, tensor, cols, values)
             });
         }
+        if self.cuda.is_some() {
+            return self.import_to_device(table, tensor, cols, first_row, values);
+        }
         let mats = mats_of(&self.tables[table], tensor);
         let [mut local, mut frequent] = mats.map(|mat| mat.map(Mat::write::<f32>));
         self.each_held(table, first_row, values.len() / cols, |index, place| {
@@ -71,6 +77,69 @@ impl HybridSet {
             }
         });
         Ok(())
+    }
+
+    /// The rows of a part that lies on a device, in runs that are copied together.
+    fn each_run_on_device(
+        &self,
+        table: usize,
+        tensor: usize,
+        (first_row, count): (u64, usize),
+        mut body: impl FnMut(&Mat, &Run) -> Result<()>,
+    ) -> Result<()> {
+        let mats = mats_of(&self.tables[table], tensor);
+        let placed = self.partition.num_placed(table, self.owner);
+        let mut runs = [Run::default(), Run::default(), Run::default()];
+        self.each_held(table, first_row, count, |index, place| match place {
+            Held::Frequent(row) => runs[0].rows.push((index, row as u64)),
+            Held::Local(row) if (row as u64) < placed => runs[1].rows.push((index, row as u64)),
+            Held::Local(row) => runs[2].rows.push((index, row as u64)),
+        });
+        for (run, mat) in runs.iter().zip([mats[1], mats[0], mats[0]]) {
+            if let Some(mat) = mat.filter(|_| !run.rows.is_empty()) {
+                body(mat, run)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn export_from_device(
+        &self,
+        table: usize,
+        tensor: usize,
+        cols: usize,
+        first_row: u64,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let count = out.len() / cols;
+        self.each_run_on_device(table, tensor, (first_row, count), |mat, run| {
+            let (first, values) = run.read_from_device(mat)?;
+            for &(index, row) in &run.rows {
+                let from = (row - first) as usize * cols;
+                out[index * cols..][..cols].copy_from_slice(&values[from..][..cols]);
+            }
+            Ok(())
+        })
+    }
+
+    fn import_to_device(
+        &self,
+        table: usize,
+        tensor: usize,
+        cols: usize,
+        first_row: u64,
+        values: &[f32],
+    ) -> Result<()> {
+        let count = values.len() / cols;
+        self.each_run_on_device(table, tensor, (first_row, count), |mat, run| {
+            // Rows between those of the run stay as they are.
+            let (first, mut rows) = run.read_from_device(mat)?;
+            for &(index, row) in &run.rows {
+                let to = (row - first) as usize * cols;
+                rows[to..][..cols].copy_from_slice(&values[index * cols..][..cols]);
+            }
+            write_rows(mat, first, &rows)
+        })
     }
 
     /// Whether the parts of the table that lie here hide their rows.
@@ -151,6 +220,15 @@ struct Run {
 }
 
 impl Run {
+    /// First row of the run in `mat`, and the values of all rows from there to the last one.
+    fn read_from_device(&self, mat: &Mat) -> Result<(u64, Vec<f32>)> {
+        let first = self.rows.first().map_or(0, |(_, row)| *row);
+        let last = self.rows.last().map_or(0, |(_, row)| *row);
+        let mut values = vec![0.0; (last + 1 - first) as usize * mat.cols()];
+        read_rows(mat, first, &mut values)?;
+        Ok((first, values))
+    }
+
     /// First row of the part, and the values of all rows from there to the last one.
     fn read(&self, part: &dyn EmbeddingTable, tensor: usize, cols: usize) -> Result<(u64, Vec<f32>)> {
         let first = self.rows.first().map_or(0, |(_, row)| *row);

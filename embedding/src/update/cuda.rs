@@ -12,7 +12,7 @@ pub(crate) static UPDATE: Source = Source { name: "embedding/update", text: UPDA
 
 /// `struct UpdateArgs`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct UpdateArgs {
     tables: DevicePtr,
     tile_tables: DevicePtr,
@@ -37,6 +37,8 @@ struct UpdateArgs {
     step: DeviceStep,
     constants: OptimizerConstants,
     seed: u64,
+    num_tables: u32,
+    num_frequent: u32,
 }
 
 /// Where the gradients of entries lie.
@@ -130,6 +132,8 @@ impl Update<'_> {
             step,
             constants,
             seed,
+            num_tables: 0,
+            num_frequent: 0,
         }
     }
 }
@@ -151,4 +155,33 @@ pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
     stream.run(&UPDATE, &defines, "update_chunks", Launch::new(chunks, BLOCK), &args);
     let longs = blocks(most_longs, multiprocessors, 8);
     stream.run(&UPDATE, &defines, "update_longs", Launch::new(longs, BLOCK), &args);
+}
+
+/// Enqueues the steps of frequent rows, from the block that all ranks have added up; `shape` is tables and rows of all replicas.
+pub(crate) fn update_frequent(
+    stream: &CudaStream,
+    instance: Instance,
+    tables: DevicePtr,
+    shape: (usize, usize),
+    frequent: DevicePtr,
+    sink: Sink,
+) {
+    let Sink::Step { optimizer, step, device_step, seed } = sink else { return };
+    if shape.1 == 0 {
+        return;
+    }
+    let args = UpdateArgs {
+        tables,
+        frequent,
+        step,
+        device_step,
+        constants: OptimizerConstants::new(&optimizer),
+        seed,
+        num_tables: shape.0 as u32,
+        num_frequent: shape.1 as u32,
+        ..UpdateArgs::default()
+    };
+    let defines = defines(instance, 0, true, Some(&optimizer));
+    let grid = blocks(shape.1.div_ceil(WARPS), stream.device().multiprocessors(), 16);
+    stream.run(&UPDATE, &defines, "update_frequent", Launch::new(grid, BLOCK), &args);
 }

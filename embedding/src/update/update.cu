@@ -27,8 +27,6 @@
 #define RUNS 8u
 // Chunks whose numbers a warp reads at once.
 #define CHUNKS_AT_ONCE 8u
-// A destination in the block of frequent gradients; else an element of what goes to owners.
-#define IN_FREQUENT 0x80000000u
 
 // `UpdateArgs` in update/cuda.rs.
 struct UpdateArgs {
@@ -59,6 +57,9 @@ struct UpdateArgs {
   DeviceStep step;
   OptimizerConstants constants;
   u64 seed;
+  // Of the block of frequent gradients.
+  u32 num_tables;
+  u32 num_frequent;
 };
 
 // A run of entries of one row.
@@ -85,8 +86,13 @@ __device__ __forceinline__ float factor_of(const UpdateArgs& a, const Table& tab
 __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& table, const Chunk& chunk, u32 columns,
                                            u32 strip) {
   Row sum = zeros();
-  const u32 mode = SOURCE == 0 ? staged_tables(a.staged)[chunk.table].mode : 0;
-  if (mode == 0) {
+#if SOURCE == 0
+  const u32 mode = staged_tables(a.staged)[chunk.table].mode;
+  const bool is_plain = mode == 0;
+#else
+  const bool is_plain = true;
+#endif
+  if (is_plain) {
     // Without a branch on the entries several gradients are on their way at a time.
 #pragma unroll 4
     for (u32 entry = chunk.begin; entry < chunk.end; entry++) {
@@ -96,6 +102,7 @@ __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& tab
     }
     return sum;
   }
+#if SOURCE == 0
   for (u32 entry = chunk.begin; entry < chunk.end; entry++) {
     const u32 position = a.values[entry];
     const u32 sample = (mode & MODE_BAGS) != 0 ? a.samples[table.first_entry + position] : position;
@@ -104,6 +111,7 @@ __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& tab
     scale(gradient, factor_of(a, table, mode, position, sample));
     add(sum, gradient);
   }
+#endif
   return sum;
 }
 
@@ -230,7 +238,14 @@ __device__ __forceinline__ void finish_strip(const UpdateArgs& a, const DeviceSt
   step_strip(a, step, table, chunk, dim, strip, gradient, mean);
 #else
   const u32 to = a.destinations[a.row_numbers[chunk.begin]];
-  float* base = (to & IN_FREQUENT) != 0 ? a.frequent : a.to_owners;
+  if (to == NOWHERE) {
+    return;
+  }
+  const bool is_frequent = (to & IN_FREQUENT) != 0;
+  if (is_frequent && strip == 0 && threadIdx.x % LANES == 0) {
+    a.frequent[table.first_touched + chunk.row] = 1.0f;
+  }
+  float* base = is_frequent ? a.frequent : a.to_owners;
   store_strip<0>(gradient, base, static_cast<u64>(to & ~IN_FREQUENT) + strip * STRIP, dim - strip * STRIP);
 #endif
 }
@@ -380,6 +395,45 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_longs(const
       if (threadIdx.x < LANES) {
         finish_strip(a, step, table, chunk, dim, strip, gradient, mean);
       }
+    }
+  }
+}
+
+// The table whose replica has row `row` of all replicas, counted in the order of tables.
+__device__ __forceinline__ u32 table_of_frequent(const UpdateArgs& a, u32 row) {
+  u32 low = 0, high = a.num_tables;
+  while (low + 1 < high) {
+    const u32 middle = (low + high) / 2;
+    if (a.tables[middle].first_touched <= row) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// The frequent rows that occurred on any rank, from the block that all ranks have added up: a group a row.
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_frequent(const UpdateArgs a) {
+  const DeviceStep step = this_step(a);
+  const u32 group = (blockIdx.x * BLOCK + threadIdx.x) / LANES, num_groups = gridDim.x * (BLOCK / LANES);
+  for (u32 row = group; row < a.num_frequent; row += num_groups) {
+    if (a.frequent[row] == 0.0f) {
+      continue;
+    }
+    Chunk chunk = {0, 0, table_of_frequent(a, row), 0};
+    const Table table = a.tables[chunk.table];
+    chunk.row = row - table.first_touched;
+    const u32 dim = DIM == 0 ? table.dim : DIM;
+    const u64 first = table.first_gradient + static_cast<u64>(chunk.row) * dim;
+    const auto strip_of = [&](u32 strip) { return load_strip<0>(a.frequent, first + strip * STRIP, dim - strip * STRIP); };
+    Row gradient = strip_of(0);
+    const float mean = mean_over_strips(dim, gradient, strip_of);
+    for (u32 strip = 0; strip < num_strips(dim); strip++) {
+      gradient = strip == 0 ? gradient : strip_of(strip);
+#if SINK == 0
+      step_strip(a, step, table, chunk, dim, strip, gradient, mean);
+#endif
     }
   }
 }

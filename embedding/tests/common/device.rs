@@ -2,6 +2,7 @@
 
 use super::ranks::Bags;
 use super::{bits, ranks::Batch};
+use headlong_device::cuda::{DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream};
 use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition};
@@ -17,6 +18,12 @@ pub fn matrix_on(stream: &Stream, rows: usize, cols: usize, values: &[f32]) -> (
     let mat = arena.mat(slot);
     mat.copy_from(values).unwrap();
     (arena, mat)
+}
+
+/// Writes a step to device memory, as kernels read it.
+pub fn upload_step(memory: &DeviceMemory, step: &Step, optimizer: &Optimizer) {
+    let words = DeviceStep::new(step, optimizer).words();
+    memory.write(0, &words.map(u32::to_ne_bytes).concat()).unwrap();
 }
 
 /// What a set is built for.

@@ -1,0 +1,145 @@
+//! Launches of what only several ranks need: slots of requests, and what an owner is asked for.
+
+use super::{DeviceHybridRoute, RankTables, SlotShape};
+use crate::cuda::layout::{BLOCK, blocks};
+use crate::cuda::Instance;
+use headlong_device::Mat;
+use headlong_device::cuda::{CudaStream, DevicePtr, Launch, Source};
+
+/// Slots of requests and of vectors.
+pub(crate) static EXCHANGE: Source = Source {
+    name: "embedding/exchange",
+    text: concat!(
+        include_str!("../../cuda/tables.cuh"),
+        include_str!("../../cuda/rows.cuh"),
+        include_str!("../exchange.cu")
+    ),
+};
+
+/// `struct RequestArgs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RequestArgs {
+    pub(super) tables: DevicePtr,
+    pub(super) tile_tables: DevicePtr,
+    pub(super) num_entries: DevicePtr,
+    pub(super) bases: DevicePtr,
+    pub(super) keys: DevicePtr,
+    pub(super) values: DevicePtr,
+    pub(super) row_numbers: DevicePtr,
+    pub(super) row_starts: DevicePtr,
+    pub(super) firsts: DevicePtr,
+    pub(super) places: DevicePtr,
+    pub(super) ids: DevicePtr,
+    pub(super) origins: DevicePtr,
+    pub(super) destinations: DevicePtr,
+    pub(super) flags: DevicePtr,
+    pub(super) num_tables: u32,
+    pub(super) num_owners: u32,
+    pub(super) num_tiles: u32,
+    pub(super) slot_words: u32,
+    pub(super) slot_rows: u32,
+    pub(super) slot_elements: u32,
+}
+
+/// `struct AskedArgs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AskedArgs {
+    pub(super) tables: DevicePtr,
+    pub(super) tile_tables: DevicePtr,
+    pub(super) ids: DevicePtr,
+    pub(super) places: DevicePtr,
+    pub(super) num_entries: DevicePtr,
+    pub(super) keys: DevicePtr,
+    pub(super) values: DevicePtr,
+    pub(super) vectors: DevicePtr,
+    pub(super) flags: DevicePtr,
+    pub(super) num_tables: u32,
+    pub(super) num_sources: u32,
+    pub(super) num_tiles: u32,
+    pub(super) slot_words: u32,
+    pub(super) slot_rows: u32,
+    pub(super) slot_elements: u32,
+    pub(super) unused: u32,
+}
+
+impl RankTables {
+    /// Fills the slots of requests and tells ids and rows where their vectors will lie.
+    pub(super) fn write_requests(&self, stream: &CudaStream, route: &DeviceHybridRoute) {
+        let (sorted, places) = (&route.sorted, &route.places);
+        let SlotShape { words, rows, elements, peers } = self.slots;
+        let args = RequestArgs {
+            tables: self.slice.tables(),
+            tile_tables: self.slice.tile_tables(),
+            num_entries: route.staging.num_entries(),
+            bases: self.bases.ptr(),
+            keys: sorted.keys(),
+            values: sorted.values(),
+            row_numbers: sorted.row_numbers(),
+            row_starts: sorted.row_starts(),
+            firsts: route.at(places.firsts),
+            places: route.at(places.request_places),
+            ids: route.at(places.requests),
+            origins: route.at(places.origins),
+            destinations: route.at(places.destinations),
+            flags: self.flags.ptr(),
+            num_tables: self.specs.len() as u32,
+            num_owners: peers as u32,
+            num_tiles: self.slice_layout.num_tiles as u32,
+            slot_words: words as u32,
+            slot_rows: rows as u32,
+            slot_elements: elements as u32,
+        };
+        let defines = Instance::GENERIC.defines();
+        stream.run(&EXCHANGE, &defines, "request_bounds", Launch::new(1, BLOCK), &args);
+        let tiles = blocks(self.slice_layout.num_tiles, stream.device().multiprocessors(), 8);
+        stream.run(&EXCHANGE, &defines, "request_write", Launch::new(tiles, BLOCK), &args);
+    }
+
+    fn asked_args(&self, route: &DeviceHybridRoute) -> AskedArgs {
+        let SlotShape { words, rows, elements, peers } = self.slots;
+        AskedArgs {
+            tables: self.owned.tables(),
+            tile_tables: self.owned.tile_tables(),
+            ids: route.at(route.places.asked),
+            places: route.at(route.places.asked_places),
+            num_entries: route.at(route.places.num_asked),
+            keys: route.asked.unsorted_keys(),
+            values: route.asked.unsorted_values(),
+            vectors: DevicePtr::NULL,
+            flags: self.flags.ptr(),
+            num_tables: self.specs.len() as u32,
+            num_sources: peers as u32,
+            num_tiles: self.owned_layout.num_tiles as u32,
+            slot_words: words as u32,
+            slot_rows: rows as u32,
+            slot_elements: elements as u32,
+            unused: 0,
+        }
+    }
+
+    /// Sorts what sources ask for into this owner's rows.
+    pub(super) fn accept(&self, stream: &CudaStream, route: &DeviceHybridRoute) {
+        let args = self.asked_args(route);
+        let defines = Instance::GENERIC.defines();
+        stream.run(&EXCHANGE, &defines, "asked_bounds", Launch::new(1, BLOCK), &args);
+        let lists = blocks(self.specs.len() * self.slots.peers, stream.device().multiprocessors(), 8);
+        stream.run(&EXCHANGE, &defines, "asked_keys", Launch::new(lists, BLOCK), &args);
+        let num_entries = (args.num_entries, 1);
+        route.asked.sort(stream, &self.owned, num_entries, false);
+        route.asked.find_chunks(stream, &self.owned, num_entries);
+    }
+
+    /// Copies the rows asked for into the slots of vectors.
+    pub(super) fn answer(&self, stream: &CudaStream, route: &DeviceHybridRoute, vectors: &Mat) {
+        let args = AskedArgs {
+            keys: route.asked.keys(),
+            values: route.asked.values(),
+            vectors: vectors.device_ptr(),
+            ..self.asked_args(route)
+        };
+        let tiles = blocks(self.owned_layout.num_tiles, stream.device().multiprocessors(), 16);
+        stream.run(&EXCHANGE, &self.instance.defines(), "answer", Launch::new(tiles, BLOCK), &args);
+    }
+}

@@ -1,0 +1,328 @@
+//! The CUDA body of a rank among several: the same route, lookup and update as of one rank, and slots between them.
+//!
+//! ```text
+//! route     keys put frequent rows first, then those of owner 0, 1, …; unique rows of an owner are neighbours → slots of ids
+//! accept    slots of ids of all sources → one sort → this owner's rows
+//! answer    rows → slots of vectors             pool     slots of vectors and the replica → vectors
+//! reduce    one gradient per row → slots of gradients, block of frequent gradients
+//! update    gradients of all sources, in the order of sources → one step a row; likewise the frequent rows
+//! ```
+//!
+//! Slots have one size, the same for all pairs of ranks: what two times an even share of a rank's ids needs, or the worst case
+//! where that is less. A batch that needs more raises a flag, which [`HybridSet::check_flags`] returns as an error; nothing is written
+//! past a slot.
+
+mod launch;
+mod steps;
+
+use super::partition::{Owner, Partition};
+use super::reduce::FrequentLayout;
+use super::set::HybridTable;
+use crate::cuda::layout::{Layout, Places, Table};
+use crate::cuda::set::{check_specs, partial_bytes};
+use crate::cuda::staging::Staging;
+use crate::cuda::tables::{describe, write_words};
+use crate::cuda::{DeviceTables, FlagsMemory, Instance};
+use crate::error::Result;
+use crate::route::bits_below;
+use crate::route::cuda::Sorted;
+use crate::table::TableSpec;
+use headlong_device::DType;
+use headlong_device::cuda::{CudaDevice, DeviceMemory, DevicePtr};
+use headlong_device::optimizer::Optimizer;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+
+/// Rows whose keys are made at once.
+const HOME_ROWS: usize = 1 << 20;
+
+/// Slots of a fixed size: what travels between two ranks in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceSlots {
+    /// What this rank sends, peer after peer.
+    pub from: DevicePtr,
+    /// Where what it receives arrives, peer after peer.
+    pub to: DevicePtr,
+    /// Bytes of one peer's slot.
+    pub bytes_per_peer: usize,
+}
+
+/// How large slots are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SlotShape {
+    /// Words of a slot of ids: one count per table, then rows.
+    pub(super) words: usize,
+    pub(super) rows: usize,
+    /// Elements of a slot of vectors.
+    pub(super) elements: usize,
+    pub(super) peers: usize,
+}
+
+/// Most rows of table `table` that one rank's slot for `owner` is planned for.
+fn planned_rows(
+    specs: &[TableSpec],
+    partition: &Partition,
+    max_ids: &[usize],
+    (table, owner): (usize, usize),
+) -> usize {
+    let local = partition.local_rows(table, Owner(owner));
+    let total: u64 = (0..partition.num_owners()).map(|o| partition.local_rows(table, Owner(o))).sum();
+    let most = max_ids[table].min(usize::try_from(local).unwrap_or(usize::MAX));
+    if local == total || specs.is_empty() {
+        // The table is one owner's.
+        return most;
+    }
+    most.min(2 * max_ids[table].div_ceil(partition.num_owners()) + 64)
+}
+
+impl SlotShape {
+    pub(super) fn new(specs: &[TableSpec], partition: &Partition, max_ids: &[usize]) -> Self {
+        let peers = partition.num_owners();
+        let (mut rows, mut elements) = (1, 4);
+        for owner in 0..peers {
+            let planned = |table| planned_rows(specs, partition, max_ids, (table, owner));
+            rows = rows.max((0..specs.len()).map(planned).sum());
+            elements = elements.max(specs.iter().enumerate().map(|(t, spec)| planned(t) * spec.dim).sum());
+        }
+        let words = (specs.len() + rows).next_multiple_of(4);
+        Self { words, rows, elements: elements.next_multiple_of(16), peers }
+    }
+}
+
+/// Most rows of each table that all sources together ask one owner for.
+fn max_asked(specs: &[TableSpec], partition: &Partition, max_ids: &[usize], owner: Owner) -> Vec<usize> {
+    let one = |table| planned_rows(specs, partition, max_ids, (table, owner.0)) * partition.num_owners();
+    (0..specs.len()).map(one).collect()
+}
+
+/// One rank's tables on a device.
+pub(crate) struct RankTables {
+    device: CudaDevice,
+    specs: Arc<[TableSpec]>,
+    slice_layout: Arc<Layout>,
+    owned_layout: Arc<Layout>,
+    /// As a slice's ids see them: rows of the whole model by key, replicas as rows.
+    slice: DeviceTables,
+    /// As an owner sees them: its local rows.
+    owned: DeviceTables,
+    /// Per table, the first key of each owner.
+    bases: DeviceMemory,
+    /// Keys of rows that no formula gives.
+    _homes: DeviceMemory,
+    instance: Instance,
+    key_bits: u32,
+    local_bits: u32,
+    partials: DeviceMemory,
+    flags: FlagsMemory,
+    pub(super) slots: SlotShape,
+    pub(super) device_step: AtomicU64,
+    num_frequent: usize,
+    frequent_len: usize,
+    optimizer: Optimizer,
+    seed: u64,
+}
+
+/// A route among several ranks, on a device.
+#[derive(Debug)]
+pub(crate) struct DeviceHybridRoute {
+    pub(crate) staging: Staging,
+    sorted: Sorted,
+    asked: Sorted,
+    memory: DeviceMemory,
+    places: RoutePlaces,
+    slot_bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct RoutePlaces {
+    firsts: usize,
+    request_places: usize,
+    requests: usize,
+    asked: usize,
+    origins: usize,
+    destinations: usize,
+    asked_places: usize,
+    num_asked: usize,
+    bytes: usize,
+}
+
+impl RoutePlaces {
+    fn new(num_tables: usize, entries: usize, slots: SlotShape) -> Self {
+        let mut places = Places::default();
+        let mut take = |count| places.words(count);
+        let placed = Self {
+            firsts: take(num_tables * (slots.peers + 1)),
+            request_places: take(num_tables * slots.peers * 2),
+            requests: take(slots.peers * slots.words),
+            asked: take(slots.peers * slots.words),
+            origins: take(entries),
+            destinations: take(entries),
+            asked_places: take(num_tables * slots.peers * 3),
+            num_asked: take(num_tables),
+            bytes: 0,
+        };
+        Self { bytes: places.bytes(), ..placed }
+    }
+}
+
+impl DeviceHybridRoute {
+    fn at(&self, place: usize) -> DevicePtr {
+        self.memory.ptr().offset(place)
+    }
+
+    /// The slots of ids.
+    pub(super) fn id_slots(&self) -> DeviceSlots {
+        let (from, to) = (self.at(self.places.requests), self.at(self.places.asked));
+        DeviceSlots { from, to, bytes_per_peer: self.slot_bytes }
+    }
+}
+
+/// What a rank's tables are built from.
+pub(super) struct RankPlan<'a> {
+    pub(super) specs: &'a [TableSpec],
+    pub(super) tables: &'a [HybridTable],
+    pub(super) partition: &'a Partition,
+    pub(super) owner: Owner,
+    pub(super) max_samples: usize,
+    pub(super) max_ids: &'a [usize],
+    pub(super) frequent: &'a FrequentLayout,
+    pub(super) optimizer: Optimizer,
+    pub(super) seed: u64,
+}
+
+impl RankPlan<'_> {
+    /// Per table, the first key of each owner's rows and the end of the last; frequent rows stand before.
+    fn bases(&self) -> Vec<u32> {
+        let owners = self.partition.num_owners();
+        let table = |table| {
+            let mut next = self.partition.num_frequent(table);
+            (0..=owners).map(move |owner| {
+                let base = next;
+                if owner < owners {
+                    next += self.partition.local_rows(table, Owner(owner));
+                }
+                base as u32
+            })
+        };
+        (0..self.specs.len()).flat_map(table).collect()
+    }
+
+    /// The keys of all rows of tables whose rows are divided one by one, and where each table's start.
+    fn homes(&self, device: &CudaDevice, bases: &[u32]) -> Result<(DeviceMemory, Vec<Option<usize>>)> {
+        let divided = |table: &usize| !self.partition.is_whole(*table);
+        let mut next = 0;
+        let mut firsts = vec![None; self.specs.len()];
+        for table in (0..self.specs.len()).filter(divided) {
+            firsts[table] = Some(next);
+            next += 4 * self.specs[table].rows as usize;
+        }
+        let memory = DeviceMemory::new(device, "places of rows", next)?;
+        for (table, first) in firsts.iter().enumerate() {
+            let Some(first) = first else { continue };
+            let bases = &bases[table * (self.partition.num_owners() + 1)..];
+            let rows = self.specs[table].rows as usize;
+            for start in (0..rows).step_by(HOME_ROWS) {
+                let count = HOME_ROWS.min(rows - start);
+                let keys = self.partition.keys(table, start as u64, count, bases);
+                write_words(&memory, first + 4 * start, &keys)?;
+            }
+        }
+        Ok((memory, firsts))
+    }
+
+    /// The descriptions of tables as a slice's ids see them, and as an owner sees them.
+    fn describe(&self, layouts: [&Layout; 2], homes: (&DeviceMemory, &[Option<usize>])) -> [Vec<Table>; 2] {
+        let each = || self.specs.iter().zip(self.tables).enumerate();
+        let slice = each().map(|(index, (spec, table))| {
+            let home = homes.1[index].map_or(DevicePtr::NULL, |first| homes.0.ptr().offset(first));
+            let rows = table.frequent.as_ref().and_then(|slot| slot.plain.as_ref());
+            let place = self.frequent.tables[index];
+            Table {
+                num_frequent: place.rows as u32,
+                first_touched: place.first_touched as u32,
+                first_gradient: place.first_gradient as u32,
+                ..describe(spec, index, layouts[0], rows, home)
+            }
+        });
+        let owned = each().map(|(index, (spec, table))| {
+            let rows = table.local.as_ref().and_then(|slot| slot.plain.as_ref());
+            let spec = TableSpec { rows: self.partition.local_rows(index, self.owner), ..spec.clone() };
+            describe(&spec, index, layouts[1], rows, DevicePtr::NULL)
+        });
+        [slice.collect(), owned.collect()]
+    }
+}
+
+impl RankTables {
+    pub(super) fn new(device: &CudaDevice, plan: &RankPlan) -> Result<Self> {
+        check_specs(plan.specs)?;
+        let (specs, partition) = (plan.specs, plan.partition);
+        let asked = max_asked(specs, partition, plan.max_ids, plan.owner);
+        let slice_layout = Layout::new(specs, plan.max_samples, plan.max_ids);
+        let owned_layout = Layout::new(specs, 0, &asked);
+        let bases = plan.bases();
+        let (homes, home_firsts) = plan.homes(device, &bases)?;
+        let [slice, owned] = plan.describe([&slice_layout, &owned_layout], (&homes, &home_firsts));
+        let base_memory = DeviceMemory::new(device, "first keys of owners", 4 * bases.len())?;
+        write_words(&base_memory, 0, &bases)?;
+        let partials = partial_bytes(specs, &slice_layout).max(partial_bytes(specs, &owned_layout));
+        let local = |table| partition.local_rows(table, plan.owner);
+        let dtype = specs.first().map_or(DType::F32, |spec| spec.dtype);
+        Ok(Self {
+            device: device.clone(),
+            slice: DeviceTables::new(device, &slice, &slice_layout)?,
+            owned: DeviceTables::new(device, &owned, &owned_layout)?,
+            slice_layout: Arc::new(slice_layout),
+            owned_layout: Arc::new(owned_layout),
+            key_bits: bits_below(bases.iter().copied().max().map_or(1, u64::from)),
+            local_bits: (0..specs.len()).map(|table| bits_below(local(table))).max().unwrap_or(1),
+            bases: base_memory,
+            _homes: homes,
+            instance: Instance::new(specs.iter().map(|spec| spec.dim), dtype),
+            partials: DeviceMemory::new(device, "partial sums of rows", partials)?,
+            flags: FlagsMemory::new(device)?,
+            slots: SlotShape::new(specs, partition, plan.max_ids),
+            device_step: AtomicU64::new(0),
+            num_frequent: plan.frequent.tables.iter().map(|place| place.rows).sum(),
+            frequent_len: plan.frequent.len,
+            specs: specs.into(),
+            optimizer: plan.optimizer,
+            seed: plan.seed,
+        })
+    }
+
+    /// Bytes of device memory that a rank and `routes` routes take, rows left out.
+    pub(super) fn work_bytes(
+        specs: &[TableSpec],
+        (partition, owner): (&Partition, Owner),
+        (max_samples, max_ids): (usize, &[usize]),
+        routes: usize,
+    ) -> u64 {
+        let asked = max_asked(specs, partition, max_ids, owner);
+        let (slice, owned) = (Layout::new(specs, max_samples, max_ids), Layout::new(specs, 0, &asked));
+        let slots = SlotShape::new(specs, partition, max_ids);
+        let places = RoutePlaces::new(specs.len(), slice.num_entries(), slots);
+        let route = Staging::bytes(&slice) + Sorted::bytes(&slice, true) + Sorted::bytes(&owned, false);
+        let divided = (0..specs.len()).filter(|&table| !partition.is_whole(table));
+        let homes: u64 = divided.map(|table| 4 * specs[table].rows).sum();
+        let partials = partial_bytes(specs, &slice).max(partial_bytes(specs, &owned)) as u64;
+        homes + partials + (route + places.bytes as u64) * routes as u64
+    }
+
+    pub(super) fn new_route(&self) -> Result<DeviceHybridRoute> {
+        let places = RoutePlaces::new(self.specs.len(), self.slice_layout.num_entries(), self.slots);
+        Ok(DeviceHybridRoute {
+            staging: Staging::new(&self.device, &self.specs, &self.slice_layout)?,
+            sorted: Sorted::new(&self.device, &self.slice_layout, self.key_bits, true)?,
+            asked: Sorted::new(&self.device, &self.owned_layout, self.local_bits, false)?,
+            memory: DeviceMemory::new(&self.device, "requests of a batch", places.bytes)?,
+            places,
+            slot_bytes: 4 * self.slots.words,
+        })
+    }
+
+    pub(super) fn check_flags(&self) -> Result<()> {
+        self.flags.check(&self.specs)
+    }
+}

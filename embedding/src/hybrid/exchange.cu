@@ -1,0 +1,229 @@
+// Among several ranks: what a rank asks owners for, and what an owner is asked for. All counts stay on the device; what travels
+// lies in slots of one size, one per peer.
+//
+// A slot of ids begins with the number of rows of each table; the local rows follow, table after table, rising. A slot of
+// vectors (and of gradients, on their way back) holds one row of f32 for each of them, in the same order. A rank sorts its ids by
+// keys that put frequent rows first, then those of owner 0, of owner 1 and so on: so the unique rows of an owner are neighbours.
+
+#define IN_REPLICA 0x80000000u
+#define NO_PLACE 0xffffffffu
+
+// `RequestArgs` in hybrid/cuda/launch.rs.
+struct RequestArgs {
+  const Table* tables;
+  const u32* tile_tables;
+  const u32* num_entries;
+  // Tables × (owners + 1): the first key of each owner's rows, and the end of the last.
+  const u32* bases;
+  const u32* keys;
+  const u32* values;
+  const u32* row_numbers;
+  const u32* row_starts;
+  // Tables × (owners + 1): the number of the first row of each.
+  u32* firsts;
+  // Tables × owners × 2: where the rows lie in their owner's slot, and their vectors.
+  u32* places;
+  u32* ids;
+  u32* origins;
+  u32* destinations;
+  Flags* flags;
+  u32 num_tables;
+  u32 num_owners;
+  u32 num_tiles;
+  u32 slot_words;
+  u32 slot_rows;
+  u32 slot_elements;
+};
+
+// The number of the first sorted row of `table` whose key is not below `key`.
+__device__ __forceinline__ u32 row_at(const RequestArgs& a, const Table& table, u32 count, u32 key) {
+  u32 low = 0, high = count;
+  const u32* keys = a.keys + table.first_entry;
+  while (low < high) {
+    const u32 middle = (low + high) / 2;
+    if (keys[middle] < key) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const u32* numbers = a.row_numbers + table.first_entry;
+  return count == 0 ? 0 : low < count ? numbers[low] : numbers[count - 1] + 1;
+}
+
+// One block: how many rows of each table each owner is asked for, and where they lie in its slot.
+extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const RequestArgs a) {
+  const u32 bounds = a.num_owners + 1;
+  for (u32 i = threadIdx.x; i < a.num_tables * bounds; i += BLOCK) {
+    const u32 index = i / bounds;
+    a.firsts[i] = row_at(a, a.tables[index], a.num_entries[2 * index], a.bases[i]);
+  }
+  __syncthreads();
+  for (u32 owner = threadIdx.x; owner < a.num_owners; owner += BLOCK) {
+    u32 rows = 0, elements = 0;
+    u32* slot = a.ids + static_cast<u64>(owner) * a.slot_words;
+    for (u32 index = 0; index < a.num_tables; index++) {
+      const u32* first = a.firsts + index * bounds + owner;
+      const u32 count = first[1] - first[0], dim = a.tables[index].dim;
+      const bool fits = count <= a.slot_rows - rows && static_cast<u64>(count) * dim <= a.slot_elements - elements;
+      u32* place = a.places + 2 * (index * a.num_owners + owner);
+      place[0] = fits ? rows : NO_PLACE;
+      place[1] = elements;
+      slot[index] = fits ? count : 0;
+      if (fits) {
+        rows += count, elements += count * dim;
+      } else {
+        raise(a.flags, ERROR_SLOT_FULL, index, a.slot_rows, rows + static_cast<u64>(count));
+      }
+    }
+  }
+}
+
+// The owner of key `key`, which is no frequent row's: the last one whose rows do not start behind it.
+__device__ __forceinline__ u32 owner_of(const u32* bases, u32 num_owners, u32 key) {
+  u32 low = 0, high = num_owners;
+  while (low + 1 < high) {
+    const u32 middle = (low + high) / 2;
+    if (bases[middle] <= key) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Each sorted entry tells its id where the vector will lie; the first of each row asks for it.
+extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestArgs a) {
+  for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
+    const u32 index = a.tile_tables[tile];
+    const Table table = a.tables[index];
+    const u32 end = table.first_entry + a.num_entries[2 * index];
+    const u32* bases = a.bases + index * (a.num_owners + 1);
+    for (u32 entry = tile * TILE + threadIdx.x; entry < (tile + 1) * TILE && entry < end; entry += BLOCK) {
+      const u32 key = a.keys[entry], row = a.row_numbers[entry];
+      const bool is_first = a.row_starts[row] == entry;
+      u32 origin = IN_REPLICA | key, destination = IN_FREQUENT | (table.first_gradient + key * table.dim);
+      if (key >= table.num_frequent) {
+        const u32 owner = owner_of(bases, a.num_owners, key);
+        const u32 number = row - a.firsts[index * (a.num_owners + 1) + owner];
+        const u32* place = a.places + 2 * (index * a.num_owners + owner);
+        const bool fits = place[0] != NO_PLACE;
+        origin = owner * a.slot_elements + (fits ? place[1] + number * table.dim : 0);
+        destination = fits ? origin : NOWHERE;
+        if (is_first && fits) {
+          u32* slot = a.ids + static_cast<u64>(owner) * a.slot_words + a.num_tables;
+          slot[place[0] + number] = key - bases[owner];
+        }
+      }
+      a.origins[table.first_entry + a.values[entry]] = origin;
+      if (is_first) {
+        a.destinations[row] = destination;
+      }
+    }
+  }
+}
+
+// `AskedArgs` in hybrid/cuda/launch.rs.
+struct AskedArgs {
+  const Table* tables;
+  const u32* tile_tables;
+  const u32* ids;
+  // Sources × tables × 3: where the rows lie in the source's slot, their vectors, and their entries among the table's.
+  u32* places;
+  // Per table.
+  u32* num_entries;
+  u32* keys;
+  u32* values;
+  float* vectors;
+  Flags* flags;
+  u32 num_tables;
+  u32 num_sources;
+  u32 num_tiles;
+  u32 slot_words;
+  u32 slot_rows;
+  u32 slot_elements;
+};
+
+// One block: where the rows that each source asks for lie. What a source claims is not trusted.
+extern "C" __global__ void __launch_bounds__(BLOCK) asked_bounds(const AskedArgs a) {
+  for (u32 source = threadIdx.x; source < a.num_sources; source += BLOCK) {
+    const u32* slot = a.ids + static_cast<u64>(source) * a.slot_words;
+    u32 rows = 0, elements = 0;
+    for (u32 index = 0; index < a.num_tables; index++) {
+      const u32 count = slot[index], dim = a.tables[index].dim;
+      const bool fits = count <= a.slot_rows - rows && static_cast<u64>(count) * dim <= a.slot_elements - elements;
+      u32* place = a.places + 3 * (source * a.num_tables + index);
+      place[0] = rows, place[1] = elements, place[2] = fits ? count : 0;
+      if (fits) {
+        rows += count, elements += count * dim;
+      } else {
+        raise(a.flags, ERROR_SLOT_FULL, index, a.slot_rows, rows + static_cast<u64>(count));
+      }
+    }
+  }
+  __syncthreads();
+  for (u32 index = threadIdx.x; index < a.num_tables; index += BLOCK) {
+    const u32 capacity = a.tables[index].num_tiles * TILE;
+    u32 entries = 0;
+    for (u32 source = 0; source < a.num_sources; source++) {
+      u32* place = a.places + 3 * (source * a.num_tables + index);
+      const u32 count = place[2];
+      place[2] = entries;
+      if (count <= capacity - entries) {
+        entries += count;
+      } else {
+        raise(a.flags, ERROR_SLOT_FULL, index, capacity, entries + static_cast<u64>(count));
+      }
+    }
+    a.num_entries[index] = entries;
+  }
+}
+
+// Entries for the sort: the local row, and the element at which its vector leaves and its gradient arrives. Those of a table stand
+// source after source, so that a stable sort leaves equal rows in the order of sources.
+extern "C" __global__ void __launch_bounds__(BLOCK) asked_keys(const AskedArgs a) {
+  const u32 lists = a.num_sources * a.num_tables;
+  for (u32 list = blockIdx.x; list < lists; list += gridDim.x) {
+    const u32 source = list / a.num_tables, index = list % a.num_tables;
+    const Table table = a.tables[index];
+    const u32* place = a.places + 3 * list;
+    const u32 next = source + 1 < a.num_sources ? place[3 * a.num_tables + 2] : a.num_entries[index];
+    const u32 count = next - place[2];
+    const u32* rows = a.ids + static_cast<u64>(source) * a.slot_words + a.num_tables + place[0];
+    for (u32 i = threadIdx.x; i < count; i += BLOCK) {
+      u32 row = rows[i];
+      if (row >= table.rows) {
+        raise(a.flags, ERROR_ASKED_ROW, index, source, row);
+        row = 0;
+      }
+      const u32 entry = table.first_entry + place[2] + i;
+      a.keys[entry] = row;
+      a.values[entry] = source * a.slot_elements + place[1] + i * table.dim;
+    }
+  }
+}
+
+// The rows asked for, into the slots of vectors: a warp takes 32 sorted entries of one table, a group of lanes copies a row.
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) answer(const AskedArgs a) {
+  const u32 lane = threadIdx.x % 32, group = lane / LANES, warp = threadIdx.x / 32;
+  for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
+    const u32 index = a.tile_tables[tile];
+    const Table table = a.tables[index];
+    const u32 dim = DIM == 0 ? table.dim : DIM, end = table.first_entry + a.num_entries[index];
+    for (u32 first = tile * TILE + warp * 32; first < (tile + 1) * TILE && first < end; first += BLOCK) {
+      const u32 mine = first + lane < end ? a.keys[first + lane] : 0;
+      const u32 to = first + lane < end ? a.values[first + lane] : 0;
+#pragma unroll 4
+      for (u32 k = 0; k < 32 / GROUPS; k++) {
+        const u32 entry = k * GROUPS + group;
+        const u32 row = __shfl_sync(ALL_LANES, mine, entry), element = __shfl_sync(ALL_LANES, to, entry);
+        for (u32 strip = 0; first + entry < end && strip < num_strips(dim); strip++) {
+          const u64 at = static_cast<u64>(row) * dim + strip * STRIP;
+          const Row strip_of_row = load_strip<ROW_TYPE>(table.weights, at, dim - strip * STRIP);
+          store_strip<0>(strip_of_row, a.vectors, static_cast<u64>(element) + strip * STRIP, dim - strip * STRIP);
+        }
+      }
+    }
+  }
+}

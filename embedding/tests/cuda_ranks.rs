@@ -1,0 +1,290 @@
+//! Several ranks' tables on one device, slots copied between them, against one rank on the CPU.
+
+#[cfg(test)]
+mod common;
+
+#[cfg(test)]
+mod cuda_tests {
+    use super::common::cases::{batch, partition};
+    use super::common::device::{Alone, Plan, assert_bits, assert_near, matrix_on, upload_step};
+    use super::common::ranks::{Bags, Batch};
+    use headlong_device::cuda::testing::stream;
+    use headlong_device::cuda::{DeviceMemory, DevicePtr};
+    use headlong_device::optimizer::{Optimizer, Step};
+    use headlong_device::testing::{small_integers, uniform};
+    use headlong_device::{Arena, Mat, Stream};
+    use headlong_embedding::hybrid::*;
+    use headlong_embedding::testing::every_optimizer;
+    use headlong_embedding::update::sum_block_len;
+    use headlong_embedding::{Pooling, Registry, SetOptions, TableSpec};
+    use std::sync::Arc;
+
+    struct Rank {
+        set: HybridSet,
+        route: HybridRoute,
+        asked: (Arena, Mat),
+        requested: (Arena, Mat),
+        frequent: (Arena, Mat),
+        samples: usize,
+    }
+
+    struct Ranks {
+        ranks: Vec<Rank>,
+        stream: Stream,
+        optimizer: Optimizer,
+        step: DeviceMemory,
+    }
+
+    impl Ranks {
+        fn new(stream: &Stream, plan: &Plan, partition: Partition) -> Self {
+            let partition = Arc::new(partition);
+            let step = DeviceMemory::new(stream.cuda_body().device(), "step", 16).unwrap();
+            let rank = |owner| {
+                let options = HybridOptions {
+                    set: SetOptions {
+                        optimizer: plan.optimizer,
+                        seed: 11,
+                        max_samples: plan.max_samples,
+                        max_ids: plan.max_ids,
+                        sum_blocks: 1,
+                        frozen: false,
+                    },
+                    partition: Arc::clone(&partition),
+                    owner: Owner(owner),
+                    deduplicate: Deduplicate::Rank,
+                };
+                let set = HybridSet::new(&Registry::default(), stream, plan.specs, &options).unwrap();
+                set.set_device_step(step.ptr());
+                let len = set.max_asked_elements();
+                assert_eq!(len, partition.num_owners() * set.slot_elements());
+                // What nobody wrote must not be read: it would show.
+                let slots = || matrix_on(stream, 1, len, &vec![f32::NAN; len]);
+                let frequent = set.frequent_len().max(1);
+                let frequent = matrix_on(stream, 1, frequent, &vec![f32::NAN; frequent]);
+                Rank { route: set.new_route(), asked: slots(), requested: slots(), frequent, set, samples: 0 }
+            };
+            let ranks = (0..partition.num_owners()).map(rank).collect();
+            Self { ranks, stream: stream.clone(), optimizer: plan.optimizer, step }
+        }
+
+        fn bounds(&self, samples: usize) -> Vec<usize> {
+            let len = sum_block_len(samples, self.ranks.len());
+            (0..=self.ranks.len()).map(|rank| (rank * len).min(samples)).collect()
+        }
+
+        /// Copies slot `to` of each rank `from` to slot `from` of rank `to`.
+        fn exchange(&self, bytes: usize, slots: impl Fn(&Rank) -> (DevicePtr, DevicePtr)) {
+            for (from, sender) in self.ranks.iter().enumerate() {
+                for (to, receiver) in self.ranks.iter().enumerate() {
+                    let (source, target) = (slots(sender).0, slots(receiver).1);
+                    let (source, target) = (source.offset(to * bytes), target.offset(from * bytes));
+                    self.stream.cuda_body().copy(target, source, bytes);
+                }
+            }
+        }
+
+        fn forward(&mut self, tables: &[Bags]) -> Vec<f32> {
+            let bounds = self.bounds(tables[0].bags.len());
+            for (index, rank) in self.ranks.iter_mut().enumerate() {
+                let slice: Vec<_> = tables.iter().map(|t| t.slice(bounds[index], bounds[index + 1])).collect();
+                rank.samples = bounds[index + 1] - bounds[index];
+                Batch::new(&slice).with(|ids| rank.route.stage(ids).unwrap());
+                rank.route.copy(&self.stream);
+                rank.set.route_on_device(&self.stream, &mut rank.route);
+            }
+            let bytes = self.ranks[0].route.id_slots().bytes_per_peer;
+            self.exchange(bytes, |rank| (rank.route.id_slots().from, rank.route.id_slots().to));
+            for rank in &mut self.ranks {
+                rank.set.accept_on_device(&self.stream, &mut rank.route);
+                rank.set.answer_on_device(&self.stream, &rank.route, &rank.asked.1);
+            }
+            self.exchange(4 * self.ranks[0].set.slot_elements(), |rank| {
+                (rank.asked.1.device_ptr(), rank.requested.1.device_ptr())
+            });
+            let mut all = Vec::new();
+            for rank in &self.ranks {
+                let width = rank.set.width();
+                let (_arena, vectors) =
+                    matrix_on(&self.stream, rank.samples, width, &vec![f32::NAN; rank.samples * width]);
+                rank.set.lookup_frequent_on_device(&self.stream, &rank.route, &vectors);
+                rank.set.pool_on_device(&self.stream, &rank.route, &rank.requested.1, &vectors);
+                all.extend(vectors.to_vec::<f32>().unwrap());
+            }
+            self.stream.check().unwrap();
+            all
+        }
+
+        fn check_flags(&self) -> Vec<String> {
+            let errors = self.ranks.iter().filter_map(|rank| rank.set.check_flags().err());
+            errors.map(|error| error.to_string()).collect()
+        }
+
+        fn backward(&self, d_vectors: &[f32], step: &Step) {
+            upload_step(&self.step, step, &self.optimizer);
+            let mut first = 0;
+            let mut sums: Vec<f32> = Vec::new();
+            for rank in &self.ranks {
+                let len = rank.samples * rank.set.width();
+                let (_arena, mat) =
+                    matrix_on(&self.stream, rank.samples, rank.set.width(), &d_vectors[first..first + len]);
+                first += len;
+                rank.set.reduce_on_device(&self.stream, &rank.route, &mat, &rank.requested.1, &rank.frequent.1);
+                let block = rank.frequent.1.to_vec::<f32>().unwrap();
+                sums.resize(block.len(), 0.0);
+                sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
+            }
+            self.exchange(4 * self.ranks[0].set.slot_elements(), |rank| {
+                (rank.requested.1.device_ptr(), rank.asked.1.device_ptr())
+            });
+            for rank in &self.ranks {
+                rank.frequent.1.copy_from(&sums).unwrap();
+                rank.set.update_infrequent_on_device(&self.stream, &rank.route, &rank.asked.1);
+                rank.set.update_frequent_on_device(&self.stream, &rank.frequent.1);
+            }
+            self.stream.synchronize().unwrap();
+        }
+
+        /// All tensors of the whole model; replicas are equal.
+        fn tensors(&self) -> Vec<Vec<f32>> {
+            let set = &self.ranks[0].set;
+            let mut all = Vec::new();
+            for (table, (_, tensors)) in set.tables().enumerate() {
+                for (index, tensor) in tensors.iter().enumerate() {
+                    let mut whole = vec![f32::NAN; tensor.rows as usize * tensor.cols];
+                    for rank in &self.ranks {
+                        let mut part = vec![f32::NAN; whole.len()];
+                        rank.set.export_rows(table, index, 0, &mut part).unwrap();
+                        for (whole, part) in whole.iter_mut().zip(part).filter(|(_, part)| !part.is_nan()) {
+                            assert!(whole.is_nan() || whole.to_bits() == part.to_bits(), "replicas differ");
+                            *whole = part;
+                        }
+                    }
+                    all.push(whole);
+                }
+            }
+            all
+        }
+    }
+
+    fn specs(dims: [usize; 5]) -> Vec<TableSpec> {
+        let [a, b, c, d, e] = dims;
+        vec![
+            TableSpec::new("a", 3, a),
+            TableSpec::new("b", 500, b),
+            TableSpec { pooling: Pooling::Mean, ..TableSpec::new("c", 40, c) },
+            TableSpec::new("d", 300, d),
+            TableSpec::new("e", 1, e),
+        ]
+    }
+
+    /// Three steps with several ranks and with one on the CPU. Sums of gradients differ by rounding alone: at most 600 terms
+    /// below 1 each, in another order.
+    fn check(stream: &Stream, dims: [usize; 5], optimizer: Optimizer, ranks: usize, seed: u64) {
+        let specs = specs(dims);
+        let plan =
+            Plan { specs: &specs, optimizer, max_samples: 150, max_ids: &[150, 150, 600, 600, 600], frozen: false };
+        let what = format!("{optimizer:?}, {ranks} ranks, seed {seed}");
+        let mut alone = Alone::new(&Stream::cpu(2), &plan);
+        let mut several = Ranks::new(stream, &plan, partition(&specs, ranks, seed));
+        for (number, samples) in [(1, 150), (2, 61), (3, 3)] {
+            let bags = batch(&specs, number, samples);
+            let (expected, got) = (alone.forward(&bags), several.forward(&bags));
+            assert_eq!(several.check_flags(), [""; 0], "{what}");
+            assert_near(&got, &expected, 1e-4, 1e-4, &format!("{what}: vectors of step {number}"));
+            if number == 1 {
+                assert_bits(&got, &expected, &what);
+            }
+            let d_vectors = uniform(number, samples * alone.set.width());
+            let step = Step { learning_rate: 0.1, number };
+            alone.backward(&d_vectors, &step);
+            several.backward(&d_vectors, &step);
+        }
+        for (tensor, (got, expected)) in several.tensors().iter().zip(&alone.tensors()).enumerate() {
+            assert_near(got, expected, 1e-4, 1e-4, &format!("{what}: tensor {tensor}"));
+        }
+    }
+
+    #[test]
+    fn several_ranks_step_as_one_does_on_the_cpu() {
+        let Some(stream) = stream() else { return };
+        for (index, optimizer) in (0..).zip(every_optimizer()) {
+            check(&stream, [16; 5], optimizer, 2 + index % 3, index as u64);
+        }
+        check(&stream, [16, 20, 33, 5, 1], Optimizer::Sgd, 4, 3);
+    }
+
+    /// Integers add up exactly, so every split gives the same bits.
+    #[test]
+    fn integers_come_out_the_same_for_any_split() {
+        let Some(stream) = stream() else { return };
+        let mut specs = specs([16; 5]);
+        specs[2].pooling = Pooling::Sum;
+        specs.iter_mut().for_each(|spec| spec.init = headlong_embedding::Init::Zeros);
+        let plan = Plan {
+            specs: &specs,
+            optimizer: Optimizer::Sgd,
+            max_samples: 900,
+            max_ids: &[900, 900, 3600, 3600, 3600],
+            frozen: false,
+        };
+        let run = |several: Option<Partition>| {
+            let mut bags = batch(&specs, 5, 900);
+            bags.iter_mut().for_each(|bags| bags.weights = None);
+            let mut alone = Alone::new(&Stream::cpu(2), &plan);
+            let mut ranks = several.map(|partition| Ranks::new(&stream, &plan, partition));
+            let mut vectors = Vec::new();
+            for number in 1..=2 {
+                let d_vectors = small_integers(number, 900 * alone.set.width());
+                let step = Step { learning_rate: 1.0, number };
+                match &mut ranks {
+                    Some(ranks) => {
+                        vectors = ranks.forward(&bags);
+                        ranks.backward(&d_vectors, &step);
+                    }
+                    None => {
+                        vectors = alone.forward(&bags);
+                        alone.backward(&d_vectors, &step);
+                    }
+                }
+            }
+            (vectors, ranks.map_or_else(|| alone.tensors(), |ranks| ranks.tensors()))
+        };
+        let expected = run(None);
+        for split in [
+            Partition::row_wise(&specs, 2),
+            Partition::all_frequent(&specs, 2),
+            partition(&specs, 8, 1),
+            partition(&specs, 3, 2),
+        ] {
+            let got = run(Some(split));
+            assert_bits(&got.0, &expected.0, "vectors");
+            for (tensor, (got, expected)) in got.1.iter().zip(&expected.1).enumerate() {
+                assert_bits(got, expected, &format!("tensor {tensor}"));
+            }
+        }
+    }
+
+    /// Every id belongs to one of four owners: more than twice an even share, so its slot is too small.
+    #[test]
+    fn a_slot_that_is_too_small_is_an_error_that_names_the_table() {
+        let Some(stream) = stream() else { return };
+        let specs = [TableSpec::new("ads", 100_000, 16), TableSpec::new("city", 500, 16)];
+        let plan = Plan {
+            specs: &specs,
+            optimizer: Optimizer::Sgd,
+            max_samples: 4000,
+            max_ids: &[4000, 4000],
+            frozen: false,
+        };
+        let mut ranks = Ranks::new(&stream, &plan, Partition::row_wise(&specs, 4));
+        let ads = (0..16_000_u64).map(|sample| vec![sample * 4 % 100_000]).collect();
+        let city = (0..16_000_u64).map(|sample| vec![sample % 500]).collect();
+        ranks.forward(&[Bags::plain(ads), Bags::plain(city)]);
+        let errors = ranks.check_flags();
+        assert!(errors.iter().any(|error| error.contains("`ads`") && error.contains("of one owner")), "{errors:?}");
+        assert_eq!(ranks.check_flags(), [""; 0], "told once");
+        let d_vectors = uniform(1, 16_000 * 32);
+        ranks.backward(&d_vectors, &Step { learning_rate: 0.1, number: 1 });
+        assert!(ranks.tensors().concat().iter().all(|x| x.is_finite()), "nothing foreign was added");
+    }
+}
