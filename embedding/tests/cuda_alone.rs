@@ -5,10 +5,11 @@ mod common;
 
 #[cfg(test)]
 mod cuda_tests {
-    use super::common::device::{Alone, Plan, assert_bits, assert_near, oracle};
-    use super::common::ranks::Bags;
+    use super::common::device::{Alone, Plan, assert_bits, assert_near, matrix_on, upload_step};
+    use super::common::ranks::{Bags, Batch};
     use super::common::{Jagged, random_bags, views};
     use headlong_device::Stream;
+    use headlong_device::cuda::DeviceMemory;
     use headlong_device::cuda::testing::{stream, streams};
     use headlong_device::optimizer::{Optimizer, Step};
     use headlong_device::testing::{small_integers, uniform};
@@ -82,5 +83,169 @@ mod cuda_tests {
         for optimizer in [Optimizer::Sgd, Optimizer::RowWiseAdagrad { epsilon: 1e-8, initial_accumulator: 0.0 }] {
             assert_equal_steps([16, 20, 33, 70, 1], optimizer);
         }
+    }
+
+    /// A row that 10,000 samples hold, in three tiles; rows of a few hundred entries; 17,000 rows in three passes of the sort.
+    /// Integers add up exactly, so the CPU's bits must come out, whatever the order.
+    #[test]
+    fn hot_rows_add_up_exactly() {
+        let samples = 10_000;
+        let mut specs = [TableSpec::new("one", 1, 16), TableSpec::new("many", 70_000, 16), mean("bags", 90, 16)];
+        specs[2].pooling = Pooling::Sum;
+        let max_ids = [samples, samples, 3 * samples];
+        let plan =
+            Plan { specs: &specs, optimizer: Optimizer::Sgd, max_samples: samples, max_ids: &max_ids, frozen: false };
+        let outcomes: Vec<_> = streams()
+            .iter()
+            .map(|stream| {
+                let mut alone = Alone::new(stream, &plan);
+                for (table, spec) in specs.iter().enumerate() {
+                    let values = small_integers(table as u64, spec.rows as usize * 16);
+                    alone.set.import_rows(table, 0, 0, &values).unwrap();
+                }
+                let bags = |samples| {
+                    let longest = [0, 0, 3];
+                    let bags = specs.iter().zip(longest).map(|(spec, longest)| random_bags(5, samples, spec.rows, longest));
+                    bags.map(Bags::plain).collect::<Vec<_>>()
+                };
+                let mut vectors = alone.forward(&bags(samples));
+                for (number, samples) in [(1, samples), (2, 4_097)] {
+                    vectors = alone.forward(&bags(samples));
+                    let d_vectors = small_integers(3, samples * 48);
+                    alone.backward(&d_vectors, &Step { learning_rate: 1.0, number });
+                }
+                (vectors, alone.tensors())
+            })
+            .collect();
+        let [cpu, cuda] = &outcomes[..] else { return };
+        assert_bits(&cuda.0, &cpu.0, "vectors");
+        for (table, (got, expected)) in cuda.1.iter().zip(&cpu.1).enumerate() {
+            assert_bits(got, expected, &format!("table {table}"));
+        }
+    }
+
+    fn small() -> [TableSpec; 2] {
+        [TableSpec::new("city", 50, 16), mean("device", 10, 16)]
+    }
+
+    fn small_plan(specs: &[TableSpec]) -> Plan<'_> {
+        Plan { specs, optimizer: Optimizer::Sgd, max_samples: 8, max_ids: &[8, 24], frozen: false }
+    }
+
+    #[test]
+    fn staging_refuses_what_the_cpu_refuses() {
+        let Some(stream) = stream() else { return };
+        let specs = small();
+        let (mut cpu, mut cuda) =
+            (Alone::new(&Stream::cpu(1), &small_plan(&specs)), Alone::new(&stream, &small_plan(&specs)));
+        for (city, device) in [
+            (vec![vec![3], vec![50]], vec![vec![], vec![]]),
+            (vec![vec![3], vec![4]], vec![vec![1], vec![2, 10]]),
+            (vec![vec![1]; 9], vec![vec![1]; 9]),
+            (vec![vec![1, 2]; 5], vec![vec![]; 5]),
+            (vec![vec![1]; 2], vec![vec![1]; 3]),
+        ] {
+            let ids = [Jagged::new(&city), Jagged::new(&device)];
+            let expected = cpu.set.route_alone(&cpu.stream, &views(&ids), &mut cpu.route).unwrap_err();
+            let got = cuda.route.stage(&views(&ids)).unwrap_err();
+            assert_eq!(got.to_string(), expected.to_string());
+        }
+    }
+
+    #[test]
+    fn tables_without_a_cuda_body_are_refused_by_name() {
+        let Some(stream) = stream() else { return };
+        let mut specs = small();
+        specs[1] = TableSpec {
+            kind: "hashed".to_owned(),
+            keys: headlong_embedding::Keys::RawIds,
+            ..TableSpec::new("ads", 10, 16)
+        };
+        let options = HybridOptions {
+            set: SetOptions {
+                optimizer: Optimizer::Sgd,
+                seed: 1,
+                max_samples: 8,
+                max_ids: &[8, 8],
+                sum_blocks: 1,
+                frozen: false,
+            },
+            partition: Arc::new(Partition::row_wise(&specs, 1)),
+            owner: Owner(0),
+            deduplicate: Deduplicate::Rank,
+        };
+        let refused = HybridSet::new(&Registry::default(), &stream, &specs, &options).err().unwrap().to_string();
+        assert_eq!(refused, "table `ads`: tables of kind `hashed` run on cpu, not on a CUDA device");
+        let on_device = HybridSet::memory_on(stream.device(), &Registry::default(), &specs, &options, 2);
+        assert_eq!(on_device.unwrap_err().to_string(), refused);
+    }
+
+    #[test]
+    fn a_frozen_set_stays_as_it_is() {
+        let Some(stream) = stream() else { return };
+        let specs = small();
+        let mut alone = Alone::new(&stream, &Plan { frozen: true, ..small_plan(&specs) });
+        let before = alone.tensors();
+        alone.forward(&[Bags::plain(vec![vec![1]; 3]), Bags::plain(vec![vec![2, 3]; 3])]);
+        alone.backward(&uniform(1, 3 * 32), &Step { learning_rate: 1.0, number: 1 });
+        assert_eq!(alone.tensors(), before);
+    }
+
+    /// A captured step on restaged ids and a step number in device memory, against eager steps.
+    #[test]
+    fn a_captured_step_is_an_eager_one() {
+        let Some(stream) = stream() else { return };
+        let specs = small();
+        let adam = Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+        let plan = Plan { optimizer: adam, ..small_plan(&specs) };
+        let (mut eager, mut captured) = (Alone::new(&stream, &plan), Alone::new(&stream, &plan));
+        let step = DeviceMemory::new(stream.cuda_body().device(), "step", 16).unwrap();
+        captured.set.set_device_step(step.ptr());
+        let (_vectors, vectors) = matrix_on(&stream, 8, 32, &[0.0; 256]);
+        let (_d_vectors, d_vectors) = matrix_on(&stream, 8, 32, &uniform(2, 256));
+        let bags = |number| {
+            [Bags::plain(random_bags(number, 8, 50, 0)), Bags::plain(random_bags(number, 8, 10, 3))]
+        };
+        let host = Step { learning_rate: f32::NAN, number: 99 };
+        let enqueue = |captured: &mut Alone| {
+            let Alone { set, route, stream, .. } = captured;
+            route.copy(stream);
+            set.route_alone(stream, &views(&[]), route).unwrap();
+            set.lookup_alone(stream, &views(&[]), route, &vectors).unwrap();
+            set.update_alone(stream, route, &d_vectors, &host).unwrap();
+        };
+        let mut graph = None;
+        for number in 1..=4 {
+            let one = Step { learning_rate: 0.1, number };
+            let expected = eager.forward(&bags(number));
+            eager.backward(&uniform(2, 256), &one);
+            upload_step(&step, &one, &adam);
+            Batch::new(&bags(number)).with(|ids| captured.route.stage(ids).unwrap());
+            if number == 1 {
+                enqueue(&mut captured);
+                stream.synchronize().unwrap();
+                let body = stream.cuda_body();
+                graph = Some(body.capture(|| {
+                    enqueue(&mut captured);
+                    Ok(())
+                }));
+            } else {
+                graph.as_ref().unwrap().as_ref().unwrap().launch(stream.cuda_body());
+            }
+            stream.synchronize().unwrap();
+            assert_bits(&vectors.to_vec::<f32>().unwrap(), &expected, &format!("vectors of step {number}"));
+        }
+        assert_eq!(captured.tensors(), eager.tensors());
+        captured.set.check_flags().unwrap();
+
+        // Bags where one id a sample was planned are copied by themselves; a replay does not, and says so.
+        let odd = [Bags::plain(vec![vec![1, 2], vec![], vec![3]]), Bags::plain(vec![vec![], vec![1], vec![2]])];
+        let expected = Alone::new(&Stream::cpu(1), &plan).forward(&odd);
+        assert_bits(&Alone::new(&stream, &plan).forward(&odd), &expected, "bags that were not planned");
+        Batch::new(&odd).with(|ids| captured.route.stage(ids).unwrap());
+        assert!(!captured.route.is_as_planned());
+        graph.unwrap().unwrap().launch(stream.cuda_body());
+        let error = captured.set.check_flags().unwrap_err().to_string();
+        assert!(error.contains("`city`") && error.contains("eagerly"), "{error}");
     }
 }
