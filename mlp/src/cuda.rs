@@ -1,5 +1,6 @@
 //! What the CUDA bodies of this room share: sizes of grids, scratch memory, planned products; and the list of all kernels.
 
+use headlong_device::DType;
 use headlong_device::cuda::blas::{Matmul, MatmulSpec};
 use headlong_device::cuda::{Build, CudaStream, DeviceMemory};
 use std::collections::HashMap;
@@ -68,7 +69,8 @@ pub struct Shapes<'a> {
 /// All kernels that a model needs, for builds ahead of time.
 pub fn kernels(shapes: &Shapes<'_>) -> Vec<Build> {
     let plain = |source| Build { source, defines: Vec::new() };
-    let mut all = vec![plain(&crate::linear::SOURCE), plain(&crate::loss::SOURCE)];
+    let mut all = vec![plain(&crate::loss::SOURCE)];
+    all.extend([DType::F32, DType::Bf16, DType::F16].map(crate::linear::build));
     all.push(match shapes.dot {
         Some((vectors, dim)) => crate::interaction::dot::build(vectors, dim),
         None => plain(&crate::interaction::cat::SOURCE),

@@ -5,11 +5,12 @@
 //!
 //! ```
 //! use headlong_device::{ArenaPlan, DType, Stream};
-//! use headlong_mlp::linear::Activation;
+//! use headlong_mlp::linear::{Activation, Compute};
 //! use headlong_mlp::mlp::{Arenas, MlpSpec, Plans};
 //!
 //! let mut plans = Plans::new();
-//! let spec = MlpSpec { name: "top", widths: &[3, 8, 1], last: Activation::None, max_samples: 4, sum_blocks: 1 };
+//! let (widths, last, compute) = (&[3, 8, 1], Activation::None, Compute::F32);
+//! let spec = MlpSpec { name: "top", widths, last, max_samples: 4, sum_blocks: 1, compute };
 //! let top = spec.add_to(&mut plans);
 //! let x = plans.activations.matrix("x", DType::F32, 4, 3);
 //! let y = plans.activations.matrix("y", DType::F32, 4, 1);
@@ -24,195 +25,24 @@
 //! ```
 
 mod aside;
+mod plan;
 
-use crate::error::Result;
+pub use plan::{Arenas, MlpPlan, MlpSpec, Plans};
+
 use crate::init;
 use crate::linear::{
-    self, Activation, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, Partials, Weights, WeightsPlan,
+    self, Activation, BackwardDataArgs, BackwardWeightsArgs, Beside, Compute, ForwardArgs, Partials, Weights,
 };
 use aside::Aside;
-use headlong_device::cuda::blas;
-use headlong_device::{Arena, ArenaPlan, DType, Mat, SlotId, Stream};
-
-/// The plans that stacks add their slots to. Any part of the model may add slots of its own.
-#[derive(Debug, Clone)]
-pub struct Plans {
-    /// Parameters, in the order in which stacks were added: `bottom.0.weight`, `bottom.0.bias`, `bottom.1.weight`, ….
-    /// Gradients and optimiser states are frozen from copies of it.
-    pub parameters: ArenaPlan,
-    /// Outputs of layers, their gradients, packed weights.
-    pub activations: ArenaPlan,
-    /// Gradients of others that lie before those of the parameters, in one memory with them, so that one all-reduce takes both.
-    pub leading: ArenaPlan,
-}
-
-/// The arenas made from [`Plans`].
-#[derive(Debug, Clone)]
-pub struct Arenas {
-    /// Parameters.
-    pub parameters: Arena,
-    /// Gradients, laid out as the parameters.
-    pub gradients: Arena,
-    /// What was planned to lie before the gradients.
-    pub leading: Arena,
-    /// Both, as one: what an all-reduce takes.
-    pub reduced: Arena,
-    /// Everything else.
-    pub activations: Arena,
-}
-
-impl Plans {
-    /// Empty plans.
-    #[allow(clippy::new_without_default)]
-    pub fn new() -> Self {
-        let [parameters, activations, leading] =
-            ["parameters", "activations", "gradients"].map(ArenaPlan::new);
-        Self { parameters, activations, leading }
-    }
-
-    /// Takes the memory: one allocation each for parameters, gradients and activations.
-    ///
-    /// # Errors
-    /// When the system refuses it.
-    pub fn freeze(self) -> Result<Arenas> {
-        self.freeze_on(&Stream::cpu(1))
-    }
-
-    /// As [`Plans::freeze`], in the memory of the stream's device.
-    ///
-    /// # Errors
-    /// When the system or the device refuses it.
-    pub fn freeze_on(self, stream: &Stream) -> Result<Arenas> {
-        let plans = [self.leading, self.parameters.clone()];
-        let (reduced, [leading, gradients]) = ArenaPlan::freeze_together_on(plans, stream)?;
-        Ok(Arenas {
-            reduced,
-            leading,
-            gradients,
-            parameters: self.parameters.freeze_on(stream)?,
-            activations: self.activations.freeze_on(stream)?,
-        })
-    }
-}
-
-/// What a stack looks like.
-#[derive(Debug, Clone, Copy)]
-pub struct MlpSpec<'a> {
-    /// First part of its parameters' names: `bottom` or `top`.
-    pub name: &'a str,
-    /// Width of the input, then of each layer's output: 13, 512, 256, 128 are three layers.
-    pub widths: &'a [usize],
-    /// Activation of the last layer; all others have ReLU.
-    pub last: Activation,
-    /// Samples that memory is planned for.
-    pub max_samples: usize,
-    /// Blocks that sums over samples are cut into.
-    pub sum_blocks: usize,
-}
-
-/// A stack whose slots are planned.
-#[derive(Debug, Clone)]
-pub struct MlpPlan {
-    layers: Vec<LayerPlan>,
-}
-
-#[derive(Debug, Clone)]
-struct LayerPlan {
-    name: String,
-    width: usize,
-    activation: Activation,
-    weights: WeightsPlan,
-    bias: SlotId,
-    /// Output, its gradient and the mask of its ReLU; the last layer's belong to the caller.
-    between: Option<[SlotId; 3]>,
-    partials: Option<(usize, SlotId, SlotId)>,
-}
-
-impl MlpSpec<'_> {
-    /// Adds the slots of this stack.
-    ///
-    /// # Panics
-    /// When there is no layer, or a width or `sum_blocks` is 0.
-    pub fn add_to(&self, plans: &mut Plans) -> MlpPlan {
-        assert!(self.widths.len() >= 2, "a stack has an input and at least one layer");
-        assert!(
-            self.widths.iter().all(|&width| width > 0) && self.sum_blocks > 0,
-            "widths and blocks above 0"
-        );
-        let layers = (0..self.widths.len() - 1).map(|index| self.add_layer(plans, index)).collect();
-        MlpPlan { layers }
-    }
-
-    fn add_layer(&self, plans: &mut Plans, index: usize) -> LayerPlan {
-        let (inputs, width) = (self.widths[index], self.widths[index + 1]);
-        let last = index + 2 == self.widths.len();
-        let name = format!("{}.{index}", self.name);
-        let Plans { parameters, activations, .. } = plans;
-        let weights =
-            WeightsPlan::add_to(parameters, activations, &format!("{name}.weight"), (width, inputs));
-        let bias = parameters.matrix(&format!("{name}.bias"), DType::F32, 1, width);
-        let mut matrix =
-            |what: &str, dtype, rows, cols| activations.matrix(&format!("{name}.{what}"), dtype, rows, cols);
-        let between = (!last).then(|| {
-            let stride = padded(width);
-            let [y, d_z] = ["y", "d_z"].map(|what| matrix(what, DType::F32, self.max_samples, stride));
-            // A bit an element: where there is no device to write it, it takes a sixtieth of the room of the two.
-            [y, d_z, matrix("mask", DType::U32, self.max_samples, blas::aux_stride_bits(width) / 32)]
-        });
-        let blocks = self.sum_blocks;
-        let partials = (blocks > 1).then(|| {
-            let weight = matrix("d_weight", DType::F32, blocks * width, inputs);
-            (blocks, weight, matrix("d_bias", DType::F32, blocks, width))
-        });
-        let activation = if last { self.last } else { Activation::Relu };
-        LayerPlan { name, width, activation, weights, bias, between, partials }
-    }
-}
-
-/// Elements between the starts of rows `width` wide: never a multiple of 4 KiB, at which all rows would fall into the same few
-/// lines of the first-level cache.
-fn padded(width: usize) -> usize {
-    let stride = width.next_multiple_of(16);
-    if stride.is_multiple_of(512) { stride + 16 } else { stride }
-}
-
-impl MlpPlan {
-    /// The stack, in frozen arenas of the same plans.
-    pub fn build(&self, arenas: &Arenas) -> Mlp {
-        let layers = self.layers.iter().map(|plan| plan.build(arenas)).collect();
-        Mlp { layers, aside: Aside::default() }
-    }
-}
-
-impl LayerPlan {
-    fn build(&self, arenas: &Arenas) -> Layer {
-        let activations = &arenas.activations;
-        let mat = |slot| activations.mat(slot).columns(0, self.width);
-        Layer {
-            name: self.name.clone(),
-            activation: self.activation,
-            weights: self.weights.build(&arenas.parameters, activations),
-            bias: arenas.parameters.mat(self.bias),
-            d_weight: arenas.gradients.mat(self.weights.values()),
-            d_bias: arenas.gradients.mat(self.bias),
-            between: self.between.map(|[y, d_z, mask]| Between {
-                y: mat(y),
-                d_z: mat(d_z),
-                mask: activations.mat(mask),
-            }),
-            partials: self.partials.map(|(sum_blocks, weight, bias)| Partials {
-                sum_blocks,
-                weight: activations.mat(weight),
-                bias: activations.mat(bias),
-            }),
-        }
-    }
-}
+use headlong_device::{Mat, Stream};
 
 /// A stack of dense layers.
 #[derive(Debug, Clone)]
 pub struct Mlp {
+    compute: Compute,
     layers: Vec<Layer>,
+    /// Input and gradient of the output in 16 bits, where products are: for callers whose own are f32.
+    rounded: Option<[Mat; 2]>,
     aside: Aside,
 }
 
@@ -225,6 +55,8 @@ pub struct Layer {
     bias: Mat,
     d_weight: Mat,
     d_bias: Mat,
+    /// Where a product with 16-bit gradients writes a bias gradient that is too coarse to be used.
+    coarse_d_bias: Option<Mat>,
     between: Option<Between>,
     partials: Option<Partials>,
 }
@@ -300,6 +132,10 @@ pub struct MlpBackwardArgs<'a> {
     pub block_len: usize,
 }
 
+/// Ends of a stack, as [`Mlp::rounded`] numbers them.
+const INPUT: usize = 0;
+const OUTPUT: usize = 1;
+
 impl Mlp {
     /// The layers, from the input to the output.
     pub fn layers(&self) -> &[Layer] {
@@ -319,14 +155,44 @@ impl Mlp {
         }
     }
 
-    /// Packs the weights for products: once after each change.
+    /// Packs or rounds the weights for products: once after each change.
     pub fn refresh(&self, stream: &Stream) {
-        self.layers.iter().for_each(|layer| layer.weights.refresh(stream));
+        if !self.compute.is_16_bit() {
+            return self.layers.iter().for_each(|layer| layer.weights.refresh(stream));
+        }
+        let copies = |layer| {
+            let Layer { weights, bias, .. }: &Layer = layer;
+            weights.rounded().map(|rounded| [(&weights.values, rounded.0), (bias, rounded.1)])
+        };
+        for layers in self.layers.chunks(8) {
+            let mut pairs = [(&self.layers[0].bias, &self.layers[0].bias); 16];
+            let mut count = 0;
+            for pair in layers.iter().filter_map(copies).flatten() {
+                pairs[count] = pair;
+                count += 1;
+            }
+            linear::copy_rounded(stream.cuda_body(), &pairs[..count]);
+        }
+    }
+
+    /// The caller's matrix, or a rounded copy of it where products take 16 bits and it has 32.
+    fn rounded(&self, stream: &Stream, end: usize, mat: &Mat) -> Mat {
+        match &self.rounded {
+            Some(ends) if mat.dtype() != self.compute.dtype() => {
+                let rounded = ends[end].first_rows(mat.rows());
+                linear::copy_rounded(stream.cuda_body(), &[(mat, &rounded)]);
+                rounded
+            }
+            _ => mat.clone(),
+        }
     }
 
     /// `y` = the stack applied to `x`: samples × first width to samples × last width, as many samples as `x` has rows.
+    ///
+    /// Where products take 16 bits, `x` and `y` may be f32 or of that type. Rows of a 16-bit `x` whose stride allows it are read up to
+    /// the next multiple of eight elements: what lies there is finite.
     pub fn forward(&self, stream: &Stream, x: &Mat, y: &Mat) {
-        let mut input = x.clone();
+        let mut input = self.rounded(stream, INPUT, x);
         for layer in &self.layers {
             let output = layer.output().unwrap_or(y).first_rows(x.rows());
             let mask = layer.between.as_ref().map(|between| &between.mask);
@@ -342,11 +208,14 @@ impl Mlp {
     /// its gradient is there; the stream goes on when all of them are done.
     pub fn backward(&self, stream: &Stream, args: &MlpBackwardArgs<'_>) {
         let aside = self.aside.begin(stream, self.layers.len());
-        let mut d_z = args.d_z.clone();
+        // The last forward pass has rounded the input.
+        let input = self.rounded.as_ref().filter(|_| args.x.dtype() != self.compute.dtype());
+        let input = input.map_or(args.x.clone(), |ends| ends[INPUT].first_rows(args.x.rows()));
+        let mut d_z = self.rounded(stream, OUTPUT, args.d_z);
         let mut has_bias = false;
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let below = index.checked_sub(1).map(|below| self.between(below, args.x.rows()));
-            let x = below.as_ref().map_or(args.x, |below| &below.y);
+            let x = below.as_ref().map_or(&input, |below| &below.y);
             let weights = BackwardWeightsArgs {
                 x,
                 d_z: &d_z,
@@ -356,13 +225,14 @@ impl Mlp {
                 block_len: args.block_len,
                 accumulate: args.accumulate,
             };
+            let beside = Beside { has_bias, compute: self.compute };
             // Beside the data gradient where it can be, else after it.
             if let Some(aside) = &aside {
-                linear::backward_weights_beside(aside.fork(index), &weights, has_bias);
+                linear::backward_weights_beside(aside.fork(index), &weights, beside);
             }
-            let below_has_bias = self.backward_data(stream, args, index, &d_z, below.as_ref());
+            let below_has_bias = self.backward_data(stream, (args, &input), index, &d_z, below.as_ref());
             if aside.is_none() {
-                linear::backward_weights_beside(stream, &weights, has_bias);
+                linear::backward_weights_beside(stream, &weights, beside);
             }
             has_bias = below_has_bias;
             if let Some(below) = below {
@@ -384,7 +254,7 @@ impl Mlp {
     fn backward_data(
         &self,
         stream: &Stream,
-        args: &MlpBackwardArgs<'_>,
+        (args, input): (&MlpBackwardArgs<'_>, &Mat),
         index: usize,
         d_z: &Mat,
         below: Option<&Between>,
@@ -399,13 +269,16 @@ impl Mlp {
         let layer = &self.layers[index - 1];
         let x = match index.checked_sub(2) {
             Some(below) => self.between(below, args.x.rows()).y,
-            None => args.x.clone(),
+            None => input.clone(),
         };
         // The bias gradient of that pass is of all samples, and it overwrites.
-        let fused = !args.accumulate && linear::keeps_mask(stream, &layer.forward_args(&x, y));
-        let fused = fused.then_some(linear::Below { mask, d_b: &layer.d_bias });
+        let d_b = layer.coarse_d_bias.as_ref();
+        let d_b = d_b.or((!args.accumulate).then_some(&layer.d_bias));
+        let fused = d_b.filter(|_| linear::keeps_mask(stream, &layer.forward_args(&x, y)));
+        let fused = fused.map(|d_b| linear::Below { mask, d_b });
         let data = BackwardDataArgs { d_z, w, d_x, mask: Some(y) };
-        linear::backward_data_with_mask(stream, &data, fused.as_ref())
+        let done = linear::backward_data_with_mask(stream, &data, fused.as_ref());
+        done && layer.coarse_d_bias.is_none()
     }
 }
 

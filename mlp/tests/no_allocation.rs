@@ -5,7 +5,7 @@ use headlong_device::testing::{CountingAllocator, allocations};
 use headlong_device::{ArenaPlan, DType, Mat, Stream};
 use headlong_mlp::Result;
 use headlong_mlp::interaction::dot;
-use headlong_mlp::linear::Activation;
+use headlong_mlp::linear::{Activation, Compute};
 use headlong_mlp::loss::{self, Loss, LossArgs};
 use headlong_mlp::mlp::{Arenas, Mlp, MlpBackwardArgs, MlpSpec, Plans};
 use headlong_mlp::optim::{self, StepArgs};
@@ -29,7 +29,10 @@ struct Model {
 
 fn build() -> Result<Model> {
     let mut plans = Plans::new();
-    let spec = |name, widths, last| MlpSpec { name, widths, last, max_samples: SAMPLES, sum_blocks: 2 };
+    let spec = |name, widths, last| {
+        let (sum_blocks, compute) = (2, Compute::F32);
+        MlpSpec { name, widths, last, max_samples: SAMPLES, sum_blocks, compute }
+    };
     let width = dot::output_width(TABLES, DIM);
     let bottom = spec("bottom", &[13, 64, DIM][..], Activation::Relu).add_to(&mut plans);
     let top = spec("top", &[width, 48, 1][..], Activation::None).add_to(&mut plans);

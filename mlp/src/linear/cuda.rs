@@ -1,9 +1,9 @@
 //! Products of cuBLASLt with what fits into their epilogues; kernels do what does not.
 
-pub use super::helpers::SOURCE;
-use super::helpers::{add_bias, add_blocks, bias_gradient, mask_gradient};
+use super::helpers::{add_bias, add_blocks, bias_gradient, filled_up, mask_gradient};
 use super::{
-    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, Below, ForwardArgs, Partials,
+    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, Below, Beside, ForwardArgs,
+    Partials,
 };
 use crate::cuda::product;
 use crate::sum::block;
@@ -56,13 +56,21 @@ fn forward_spec(args: &ForwardArgs<'_>, epilogue: Epilogue) -> MatmulSpec {
     MatmulSpec {
         m: args.x.rows(),
         n: args.y.cols(),
-        k: args.x.cols(),
+        k: filled_up(args.x).min(filled_up(args.w.operand())),
         a: plain(args.x),
-        b: transposed(&args.w.values),
+        b: transposed(args.w.operand()),
         d: plain(args.y),
-        math: Math::Full,
+        math: args.w.compute().math(),
         epilogue,
-        bias_dtype: args.b.dtype(),
+        bias_dtype: bias(args).dtype(),
+    }
+}
+
+/// The bias in the type of the output, which products demand.
+fn bias<'a>(args: &'a ForwardArgs<'_>) -> &'a Mat {
+    match args.w.rounded() {
+        Some((_, bias)) if args.y.dtype() == bias.dtype() => bias,
+        _ => args.b,
     }
 }
 
@@ -83,9 +91,9 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
         (true, None) => &[Epilogue::ReluBias, Epilogue::None],
         (false, _) => &[Epilogue::Bias, Epilogue::None],
     };
-    let bias = args.b.device_ptr();
+    let bias = bias(args).device_ptr();
     let aux = mask.map_or(DevicePtr::NULL, Mat::device_ptr);
-    let run = MatmulArgs { bias, aux, ..addresses(args.x, &args.w.values, args.y) };
+    let run = MatmulArgs { bias, aux, ..addresses(args.x, args.w.operand(), args.y) };
     let done = run_with_first(stream, forward_spec(args, Epilogue::None), epilogues, &run);
     if done == Some(Epilogue::None) {
         add_bias(stream, args.y, args.b, relu);
@@ -95,18 +103,19 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
 /// Whether the bias gradient of the layer below is done, too.
 pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>, below: Option<&Below<'_>>) -> bool {
     let stream = stream.cuda_body();
-    let (d_z, w, d_x) = (args.d_z, &args.w.values, args.d_x);
+    let (d_z, w, d_x) = (args.d_z, args.w.operand(), args.d_x);
     if d_z.rows() == 0 {
         return false;
     }
     let spec = MatmulSpec {
         m: d_z.rows(),
         n: d_x.cols(),
-        k: d_z.cols(),
+        // The copies of weights have rows of zeros for what fills rows of 16-bit gradients up.
+        k: filled_up(d_z),
         a: plain(d_z),
         b: plain(w),
         d: plain(d_x),
-        math: Math::Full,
+        math: args.w.compute().math(),
         epilogue: Epilogue::None,
         bias_dtype: below.map_or(d_x.dtype(), |below| below.d_b.dtype()),
     };
@@ -126,15 +135,16 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>, below: Option
 }
 
 /// Without `d_b` where somebody else has summed it.
-pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, has_bias: bool) {
+pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, beside: Beside) {
     let stream = stream.cuda_body();
+    let math = beside.compute.math();
     match args.partials {
         None => {
-            let d_b = (!has_bias).then_some(args.d_b);
-            sum_block(stream, (args.x, args.d_z), (args.d_w, d_b), args.accumulate);
+            let d_b = (!beside.has_bias).then_some(args.d_b);
+            sum_block(stream, math, (args.x, args.d_z), (args.d_w, d_b), args.accumulate);
         }
         Some(partials) => {
-            sum_all_blocks(stream, args, partials);
+            sum_all_blocks(stream, math, args, partials);
             let count = partials.sum_blocks;
             add_blocks(stream, &partials.weight, args.d_w, count, args.accumulate);
             add_blocks(stream, &partials.bias, args.d_b, count, args.accumulate);
@@ -142,20 +152,21 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, has_bia
     }
 }
 
-fn sum_all_blocks(stream: &CudaStream, args: &BackwardWeightsArgs<'_>, partials: &Partials) {
+fn sum_all_blocks(stream: &CudaStream, math: Math, args: &BackwardWeightsArgs<'_>, partials: &Partials) {
     let outputs = args.d_z.cols();
     for index in 0..partials.sum_blocks {
         let samples = block(args.x.rows(), args.block_len, index);
         let of = |mat: &Mat| mat.rows_range(samples.start, samples.len());
         let (d_w, d_b) =
             (partials.weight.rows_range(index * outputs, outputs), partials.bias.rows_range(index, 1));
-        sum_block(stream, (&of(args.x), &of(args.d_z)), (&d_w, Some(&d_b)), false);
+        sum_block(stream, math, (&of(args.x), &of(args.d_z)), (&d_w, Some(&d_b)), false);
     }
 }
 
 /// `d_w = d_zᵀ·x` and `d_b = Σ d_z` of one block of samples.
 fn sum_block(
     stream: &CudaStream,
+    math: Math,
     (x, d_z): (&Mat, &Mat),
     (d_w, d_b): (&Mat, Option<&Mat>),
     accumulate: bool,
@@ -168,12 +179,13 @@ fn sum_block(
     }
     let spec = MatmulSpec {
         m: d_z.cols(),
-        n: x.cols(),
+        // Block sums of 16-bit products have room for what fills rows up.
+        n: filled_up(x).min(d_w.stride()),
         k: x.rows(),
         a: transposed(d_z),
         b: plain(x),
         d: plain(d_w),
-        math: Math::Full,
+        math,
         epilogue: Epilogue::None,
         bias_dtype: d_w.dtype(),
     };

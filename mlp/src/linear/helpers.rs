@@ -1,8 +1,8 @@
 //! Launches of `linear.cu`: what is done beside the products.
 
 use crate::cuda::{SCRATCH_BYTES, THREADS, blocks, scratch};
-use headlong_device::Mat;
-use headlong_device::cuda::{CudaStream, DevicePtr, Launch, Source};
+use headlong_device::cuda::{Build, CudaStream, Define, DevicePtr, Launch, Source};
+use headlong_device::{DType, Mat};
 
 pub static SOURCE: Source = Source { name: "mlp/linear", text: include_str!("linear.cu") };
 
@@ -58,10 +58,76 @@ pub struct TreeArgs {
     pub(super) accumulate: u64,
 }
 
+/// As in `linear.cu`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct CopyArgs {
+    pub(super) from: DevicePtr,
+    pub(super) to: DevicePtr,
+    pub(super) from_stride: u64,
+    pub(super) to_stride: u64,
+    pub(super) rows: u64,
+    pub(super) cols: u64,
+    pub(super) padded_cols: u64,
+}
+
+/// Copies of one launch: as in `linear.cu`.
+const MAX_COPIES: usize = 16;
+
+/// As in `linear.cu`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct CopiesArgs {
+    pub(super) copies: [CopyArgs; MAX_COPIES],
+}
+
+/// The instance for activations of a type.
+pub fn build(dtype: DType) -> Build {
+    Build { source: &SOURCE, defines: defines(dtype).to_vec() }
+}
+
+fn defines(dtype: DType) -> [Define; 1] {
+    [Define::dtype("ELEMENT", dtype)]
+}
+
 /// A thread an element.
-fn elementwise<A: Copy>(stream: &CudaStream, entry: &'static str, elements: usize, args: &A) {
+fn elementwise<A: Copy>(stream: &CudaStream, dtype: DType, entry: &'static str, elements: usize, args: &A) {
     let shape = Launch::new(blocks(stream, elements.div_ceil(THREADS as usize)), THREADS);
-    stream.run(&SOURCE, &[], entry, shape, args);
+    stream.run(&SOURCE, &defines(dtype), entry, shape, args);
+}
+
+/// Rounds matrices of f32 to the type of their copies, all of one type; a copy's rows are filled up with zeros as far as products
+/// read them.
+pub fn copy_rounded(stream: &CudaStream, pairs: &[(&Mat, &Mat)]) {
+    for pairs in pairs.chunks(MAX_COPIES) {
+        let mut launched = CopiesArgs::default();
+        for (copy, (from, to)) in launched.copies.iter_mut().zip(pairs) {
+            *copy = CopyArgs {
+                from: from.device_ptr(),
+                to: to.device_ptr(),
+                from_stride: from.stride() as u64,
+                to_stride: to.stride() as u64,
+                rows: from.rows() as u64,
+                cols: from.cols() as u64,
+                padded_cols: filled_up(to) as u64,
+            };
+        }
+        let largest = pairs.iter().map(|(from, to)| from.rows() * filled_up(to)).max().unwrap_or(0);
+        let grid = (blocks(stream, largest.div_ceil(THREADS as usize)), pairs.len() as u32);
+        stream.run(
+            &SOURCE,
+            &defines(pairs[0].1.dtype()),
+            "copy_rounded",
+            Launch::new(grid, THREADS),
+            &launched,
+        );
+    }
+}
+
+/// Elements of a row that a product of 16-bit matrices takes: a multiple of 16 bytes, where there is room for it.
+pub fn filled_up(mat: &Mat) -> usize {
+    let whole = mat.cols().next_multiple_of(8);
+    if mat.dtype() == DType::F32 || whole > mat.stride() { mat.cols() } else { whole }
 }
 
 /// `values = act(values + bias)`, where no epilogue has done it.
@@ -74,7 +140,7 @@ pub fn add_bias(stream: &CudaStream, values: &Mat, bias: &Mat, relu: bool) {
         cols: values.cols() as u64,
         relu: u64::from(relu),
     };
-    elementwise(stream, "add_bias", values.rows() * values.cols(), &launched);
+    elementwise(stream, values.dtype(), "add_bias", values.rows() * values.cols(), &launched);
 }
 
 /// Zeros in the gradient where the output is not above zero.
@@ -87,7 +153,7 @@ pub fn mask_gradient(stream: &CudaStream, output: &Mat, gradient: &Mat) {
         rows: gradient.rows() as u64,
         cols: gradient.cols() as u64,
     };
-    elementwise(stream, "mask_gradient", gradient.rows() * gradient.cols(), &launched);
+    elementwise(stream, gradient.dtype(), "mask_gradient", gradient.rows() * gradient.cols(), &launched);
 }
 
 /// Rows of a part, at least, when a bias gradient is summed in parts.
@@ -112,9 +178,15 @@ pub fn bias_gradient(stream: &CudaStream, d_z: &Mat, d_b: &Mat, accumulate: bool
         accumulate: u64::from(accumulate),
     };
     let items = d_z.cols().div_ceil(32) * parts;
-    stream.run(&SOURCE, &[], "bias_gradient_parts", Launch::new(blocks(stream, items), THREADS), &launched);
+    stream.run(
+        &SOURCE,
+        &defines(d_z.dtype()),
+        "bias_gradient_parts",
+        Launch::new(blocks(stream, items), THREADS),
+        &launched,
+    );
     if parts > 1 {
-        elementwise(stream, "bias_gradient_total", d_z.cols(), &launched);
+        elementwise(stream, d_z.dtype(), "bias_gradient_total", d_z.cols(), &launched);
     }
 }
 
@@ -130,5 +202,5 @@ pub fn add_blocks(stream: &CudaStream, blocks: &Mat, total: &Mat, count: usize, 
         count: count as u64,
         accumulate: u64::from(accumulate),
     };
-    elementwise(stream, "add_blocks", total.rows() * total.cols(), &launched);
+    elementwise(stream, total.dtype(), "add_blocks", total.rows() * total.cols(), &launched);
 }

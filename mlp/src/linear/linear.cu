@@ -1,11 +1,17 @@
 // What dense layers need beside their products, and instead of an epilogue that the library does not have for a shape. One thread
 // takes one element or one column; rows lie `stride` elements apart.
 
+// Type of activations and their gradients: 0 is f32, 1 f16, 2 bf16.
+#ifndef ELEMENT
+#define ELEMENT 0
+#endif
+
+using Value = Element<ELEMENT>;
 constexpr u32 THREADS = 256;
 
 struct MaskArgs {
-    const float *output;
-    float *gradient;
+    const Value *output;
+    Value *gradient;
     u64 output_stride;
     u64 gradient_stride;
     u64 rows;
@@ -13,7 +19,7 @@ struct MaskArgs {
 };
 
 struct BiasArgs {
-    float *values;
+    Value *values;
     const float *bias;
     u64 stride;
     u64 rows;
@@ -23,7 +29,7 @@ struct BiasArgs {
 };
 
 struct BiasGradientArgs {
-    const float *gradient;
+    const Value *gradient;
     float *d_bias;
     // Sums of parts of the rows, parts × cols, where there are several.
     float *sums;
@@ -48,6 +54,24 @@ struct TreeArgs {
     u64 accumulate;
 };
 
+// A matrix of f32 and its copy, rows filled up with zeros to `padded_cols`.
+struct CopyArgs {
+    const float *from;
+    Value *to;
+    u64 from_stride;
+    u64 to_stride;
+    u64 rows;
+    u64 cols;
+    u64 padded_cols;
+};
+
+constexpr u32 MAX_COPIES = 16;
+
+// Several of them, one for each y of the grid.
+struct CopiesArgs {
+    CopyArgs copies[MAX_COPIES];
+};
+
 inline __device__ u64 first_item() { return (u64)blockIdx.x * THREADS + threadIdx.x; }
 
 inline __device__ u64 items_at_once() { return (u64)gridDim.x * THREADS; }
@@ -56,8 +80,8 @@ inline __device__ u64 items_at_once() { return (u64)gridDim.x * THREADS; }
 extern "C" __global__ void __launch_bounds__(THREADS) mask_gradient(const MaskArgs a) {
     for (u64 item = first_item(); item < a.rows * a.cols; item += items_at_once()) {
         const u64 row = item / a.cols, col = item % a.cols;
-        if (!(a.output[row * a.output_stride + col] > 0.0f)) {
-            a.gradient[row * a.gradient_stride + col] = 0.0f;
+        if (!(to_float(a.output[row * a.output_stride + col]) > 0.0f)) {
+            a.gradient[row * a.gradient_stride + col] = from_float<Value>(0.0f);
         }
     }
 }
@@ -66,10 +90,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) mask_gradient(const MaskAr
 extern "C" __global__ void __launch_bounds__(THREADS) add_bias(const BiasArgs a) {
     for (u64 item = first_item(); item < a.rows * a.cols; item += items_at_once()) {
         const u64 col = item % a.cols;
-        float &value = a.values[item / a.cols * a.stride + col];
-        const float sum = value + a.bias[col];
+        Value &value = a.values[item / a.cols * a.stride + col];
+        const float sum = to_float(value) + a.bias[col];
         // A NaN stays one.
-        value = a.relu && sum <= 0.0f ? 0.0f : sum;
+        value = from_float<Value>(a.relu && sum <= 0.0f ? 0.0f : sum);
     }
 }
 
@@ -85,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bias_gradient_parts(const 
         float sum = 0.0f;
 #pragma unroll 4
         for (u64 row = a.rows * part / a.parts + warp; row < end; row += THREADS / 32) {
-            sum += col < a.cols ? a.gradient[row * a.stride + col] : 0.0f;
+            sum += col < a.cols ? to_float(a.gradient[row * a.stride + col]) : 0.0f;
         }
         sums[threadIdx.x] = sum;
         for (u32 distance = THREADS / 2; distance >= 32; distance /= 2) {
@@ -132,5 +156,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_blocks(const TreeArgs 
         }
         float &total = a.total[row * a.total_stride + col];
         total = a.accumulate ? total + blocks[0] : blocks[0];
+    }
+}
+
+// Rounds matrices of f32 to Value.
+extern "C" __global__ void __launch_bounds__(THREADS) copy_rounded(const CopiesArgs a) {
+    const CopyArgs &copy = a.copies[blockIdx.y];
+    for (u64 item = first_item(); item < copy.rows * copy.padded_cols; item += items_at_once()) {
+        const u64 row = item / copy.padded_cols, col = item % copy.padded_cols;
+        const float value = col < copy.cols ? copy.from[row * copy.from_stride + col] : 0.0f;
+        copy.to[row * copy.to_stride + col] = from_float<Value>(value);
     }
 }

@@ -22,6 +22,7 @@
 //! # Source
 //! Naumov et al., "Deep Learning Recommendation Model", 2019, §2; PyTorch `nn.Linear`.
 
+mod compute;
 mod cpu;
 mod cuda;
 mod helpers;
@@ -29,7 +30,8 @@ mod helpers;
 mod tests;
 mod weights;
 
-pub(crate) use cuda::SOURCE;
+pub use compute::Compute;
+pub(crate) use helpers::{build, copy_rounded};
 pub(crate) use weights::copy_into;
 pub use weights::{Weights, WeightsPlan};
 
@@ -100,8 +102,17 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
 pub(crate) struct Below<'a> {
     /// The mask that [`forward_with_mask`] left there.
     pub mask: &'a Mat,
-    /// Its bias gradient; overwritten.
+    /// Its bias gradient, of the type of the data gradient; overwritten.
     pub d_b: &'a Mat,
+}
+
+/// How [`backward_weights_beside`] differs from [`backward_weights`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Beside {
+    /// The bias gradient of one block of samples is done already.
+    pub has_bias: bool,
+    /// What a device's products are computed in.
+    pub compute: Compute,
 }
 
 /// Whether [`forward_with_mask`] leaves a mask with these arguments.
@@ -153,7 +164,7 @@ pub struct BackwardWeightsArgs<'a> {
 /// Where blocks of samples keep their sums before the tree adds them up.
 #[derive(Debug, Clone)]
 pub struct Partials {
-    /// Number of blocks, at least 2.
+    /// Number of blocks.
     pub sum_blocks: usize,
     /// (blocks · out) × in.
     pub weight: Mat,
@@ -163,11 +174,11 @@ pub struct Partials {
 
 /// `dW = dZᵀ·X` and `db = Σ dZ`.
 pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
-    backward_weights_beside(stream, args, false);
+    backward_weights_beside(stream, args, Beside::default());
 }
 
-/// As [`backward_weights`]; `has_bias` says that the bias gradient of one block is done already.
-pub(crate) fn backward_weights_beside(stream: &Stream, args: &BackwardWeightsArgs<'_>, has_bias: bool) {
+/// As [`backward_weights`], for a stack of layers on a device.
+pub(crate) fn backward_weights_beside(stream: &Stream, args: &BackwardWeightsArgs<'_>, beside: Beside) {
     let (samples, inputs, outputs) = (args.x.rows(), args.x.cols(), args.d_z.cols());
     shape("gradient of the output", args.d_z, samples, outputs);
     shape("gradient of the weights", args.d_w, outputs, inputs);
@@ -178,7 +189,7 @@ pub(crate) fn backward_weights_beside(stream: &Stream, args: &BackwardWeightsArg
     }
     match stream.device() {
         Device::Cpu => cpu::backward_weights(stream, args),
-        Device::Cuda(_) => cuda::backward_weights(stream, args, has_bias),
+        Device::Cuda(_) => cuda::backward_weights(stream, args, beside),
         device => unreachable!("no op runs on {device}"),
     }
 }

@@ -213,7 +213,9 @@ fn wrong_shapes_are_refused_by_name() {
 }
 
 mod cuda_tests {
-    use super::super::helpers::{BiasArgs, BiasGradientArgs, MaskArgs, SOURCE, TreeArgs};
+    use super::super::helpers::{
+        BiasArgs, BiasGradientArgs, CopiesArgs, CopyArgs, MaskArgs, SOURCE, TreeArgs,
+    };
     use super::*;
     use headlong_device::cuda::testing::{layout_test, stream};
 
@@ -228,6 +230,8 @@ mod cuda_tests {
 
     #[test]
     fn layouts() {
+        layout_test!(CopyArgs, &SOURCE, &[]; from, to, from_stride, to_stride, rows, cols, padded_cols);
+        layout_test!(CopiesArgs, &SOURCE, &[]; copies);
         layout_test!(MaskArgs, &SOURCE, &[]; output, gradient, output_stride, gradient_stride, rows, cols);
         layout_test!(BiasArgs, &SOURCE, &[]; values, bias, stride, rows, cols, relu);
         layout_test!(BiasGradientArgs, &SOURCE, &[]; gradient, d_bias, sums, stride, rows, cols, parts, accumulate);

@@ -1,5 +1,6 @@
 //! The handle through which weights are reached.
 
+use super::Compute;
 use crate::gemm::{PANEL_COLS, Panels, pack_columns, pack_transposed};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, SlotId, Stream};
 
@@ -11,16 +12,26 @@ use headlong_device::{Arena, ArenaPlan, DType, Mat, SlotId, Stream};
 #[derive(Debug, Clone)]
 pub struct Weights {
     pub(crate) values: Mat,
-    forward: Mat,
-    backward: Mat,
+    compute: Compute,
+    copies: Copies,
+}
+
+/// What products read.
+#[derive(Debug, Clone)]
+enum Copies {
+    /// The values in panels, for either product; on a device, where the values themselves are read, they lie idle.
+    Panels { forward: Mat, backward: Mat },
+    /// The values in 16 bits, rows and their number filled up with zeros to multiples of eight; and the bias.
+    Rounded { weight: Mat, bias: Mat },
 }
 
 /// The slots of a [`Weights`] before there is memory for them.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightsPlan {
     values: SlotId,
-    forward: SlotId,
-    backward: SlotId,
+    compute: Compute,
+    /// Of [`Copies`].
+    copies: [SlotId; 2],
 }
 
 impl WeightsPlan {
@@ -29,33 +40,49 @@ impl WeightsPlan {
         parameters: &mut ArenaPlan,
         scratch: &mut ArenaPlan,
         name: &str,
+        shape: (usize, usize),
+    ) -> Self {
+        Self::add_for(Compute::F32, parameters, scratch, name, shape)
+    }
+
+    /// As [`Self::add_to`], for products computed in `compute`.
+    pub fn add_for(
+        compute: Compute,
+        parameters: &mut ArenaPlan,
+        scratch: &mut ArenaPlan,
+        name: &str,
         (outputs, inputs): (usize, usize),
     ) -> Self {
+        let values = parameters.matrix(name, DType::F32, outputs, inputs);
+        let mut copy =
+            |what: &str, rows, cols| scratch.matrix(&format!("{name}.{what}"), compute.dtype(), rows, cols);
         let panels = |cols: usize| cols.div_ceil(PANEL_COLS);
-        Self {
-            values: parameters.matrix(name, DType::F32, outputs, inputs),
-            forward: scratch.matrix(
-                &format!("{name}.forward"),
-                DType::F32,
-                panels(outputs),
-                inputs * PANEL_COLS,
-            ),
-            backward: scratch.matrix(
-                &format!("{name}.backward"),
-                DType::F32,
-                panels(inputs),
-                outputs * PANEL_COLS,
-            ),
-        }
+        let copies = match compute.is_16_bit() {
+            true => {
+                let (rows, cols) = (outputs.next_multiple_of(8), inputs.next_multiple_of(8));
+                [copy("rounded", rows, cols), copy("bias", 1, rows)]
+            }
+            false => [
+                copy("forward", panels(outputs), inputs * PANEL_COLS),
+                copy("backward", panels(inputs), outputs * PANEL_COLS),
+            ],
+        };
+        Self { values, compute, copies }
     }
 
     /// The handle, in frozen arenas of the same plans.
     pub fn build(&self, parameters: &Arena, scratch: &Arena) -> Weights {
-        Weights {
-            values: parameters.mat(self.values),
-            forward: scratch.mat(self.forward),
-            backward: scratch.mat(self.backward),
-        }
+        let values = parameters.mat(self.values);
+        let (outputs, inputs) = (values.rows(), values.cols());
+        let [first, second] = self.copies.map(|slot| scratch.mat(slot));
+        let copies = match self.compute.is_16_bit() {
+            true => Copies::Rounded {
+                weight: first.first_rows(outputs).columns(0, inputs),
+                bias: second.columns(0, outputs),
+            },
+            false => Copies::Panels { forward: first, backward: second },
+        };
+        Weights { values, compute: self.compute, copies }
     }
 
     /// The slot of the values; gradients and optimiser state have the same in their arenas.
@@ -93,19 +120,41 @@ impl Weights {
 
     /// Packs the values for [`super::forward`] and [`super::backward_data`]: once after each change.
     ///
-    /// Moves each weight twice; at a batch of 2048 that is about a hundredth of the step. On a device products read the values
-    /// themselves, and there is nothing to do.
+    /// Moves each weight twice; at a batch of 2048 that is about a hundredth of the step. On a device products in f32 read the values
+    /// themselves, and there is nothing to do; copies in 16 bits are made for all layers of a stack at once, by the stack.
     pub fn refresh(&self, stream: &Stream) {
+        let Copies::Panels { forward, backward } = &self.copies else { return };
         if self.values.is_on_device() {
             return;
         }
         let values = self.values.read::<f32>();
-        let (mut forward, mut backward) = (self.forward.write::<f32>(), self.backward.write::<f32>());
+        let (mut forward, mut backward) = (forward.write::<f32>(), backward.write::<f32>());
         let pool = stream.pool();
         let panel = self.inputs() * PANEL_COLS;
         pool.chunks_mut(forward.data_mut(), panel, |index, data| pack_transposed(values.view(), index, data));
         let panel = self.outputs() * PANEL_COLS;
         pool.chunks_mut(backward.data_mut(), panel, |index, data| pack_columns(values.view(), index, data));
+    }
+
+    /// What products are computed in.
+    pub fn compute(&self) -> Compute {
+        self.compute
+    }
+
+    /// The matrix that a device's products read, out × in.
+    pub(super) fn operand(&self) -> &Mat {
+        match &self.copies {
+            Copies::Rounded { weight, .. } => weight,
+            Copies::Panels { .. } => &self.values,
+        }
+    }
+
+    /// The copies of weights and bias in 16 bits, where products read them.
+    pub(crate) fn rounded(&self) -> Option<(&Mat, &Mat)> {
+        match &self.copies {
+            Copies::Rounded { weight, bias } => Some((weight, bias)),
+            Copies::Panels { .. } => None,
+        }
     }
 
     /// `Wᵀ`, in × out, as the right factor of the forward product. `data` is what [`Self::forward_panels`] opened.
@@ -119,11 +168,20 @@ impl Weights {
     }
 
     pub(super) fn forward_panels(&self) -> &Mat {
-        &self.forward
+        self.panels().0
     }
 
     pub(super) fn backward_panels(&self) -> &Mat {
-        &self.backward
+        self.panels().1
+    }
+
+    fn panels(&self) -> (&Mat, &Mat) {
+        match &self.copies {
+            Copies::Panels { forward, backward } => (forward, backward),
+            Copies::Rounded { weight, .. } => {
+                panic!("slot `{}`: the CPU computes in f32 only", weight.name())
+            }
+        }
     }
 }
 

@@ -5,6 +5,8 @@ use crate::sum::block_len;
 use crate::testing::{frozen_on, values};
 use headlong_device::testing::uniform;
 
+mod cuda_sixteen_bits;
+
 const WIDTHS: [usize; 4] = [7, 40, 19, 1];
 const SAMPLES: usize = 33;
 
@@ -28,8 +30,13 @@ fn model_on(stream: &Stream, sum_blocks: usize) -> Model {
 }
 
 fn model_of(stream: &Stream, widths: &[usize], sum_blocks: usize) -> Model {
+    model_with(stream, widths, sum_blocks, Compute::F32)
+}
+
+fn model_with(stream: &Stream, widths: &[usize], sum_blocks: usize, compute: Compute) -> Model {
     let mut plans = Plans::new();
-    let spec = MlpSpec { name: "top", widths, last: Activation::None, max_samples: 64, sum_blocks };
+    let last = Activation::None;
+    let spec = MlpSpec { name: "top", widths, last, max_samples: 64, sum_blocks, compute };
     let plan = spec.add_to(&mut plans);
     let arenas = plans.freeze_on(stream).unwrap();
     let stack = plan.build(&arenas);

@@ -1,0 +1,41 @@
+//! What products of dense layers are computed in.
+
+use headlong_device::DType;
+use headlong_device::cuda::blas::Math;
+
+/// What products take; sums are f32 in each, and so are weights, gradients and the optimiser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compute {
+    /// f32.
+    #[default]
+    F32,
+    /// f32, rounded to TF32 (ten bits of fraction) by the tensor cores. Devices only.
+    Tf32,
+    /// bf16: activations between layers, their gradients and a copy of the weights are bf16. Devices only.
+    Bf16,
+    /// f16, likewise. Gradients below 2⁻²⁴ are lost unless the loss is scaled. Devices only.
+    F16,
+}
+
+impl Compute {
+    /// Type of the activations between layers.
+    pub const fn dtype(self) -> DType {
+        match self {
+            Compute::F32 | Compute::Tf32 => DType::F32,
+            Compute::Bf16 => DType::Bf16,
+            Compute::F16 => DType::F16,
+        }
+    }
+
+    /// Whether activations are 16 bits wide.
+    pub const fn is_16_bit(self) -> bool {
+        matches!(self, Compute::Bf16 | Compute::F16)
+    }
+
+    pub(crate) const fn math(self) -> Math {
+        match self {
+            Compute::Tf32 => Math::Tf32,
+            _ => Math::Full,
+        }
+    }
+}

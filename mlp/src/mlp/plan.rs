@@ -1,0 +1,214 @@
+//! The slots of stacks, before there is memory for them.
+
+use super::aside::Aside;
+use super::{Between, Layer, Mlp};
+use crate::error::Result;
+use crate::linear::{Activation, Compute, Partials, WeightsPlan};
+use headlong_device::cuda::blas;
+use headlong_device::{Arena, ArenaPlan, DType, SlotId, Stream};
+
+/// The plans that stacks add their slots to. Any part of the model may add slots of its own.
+#[derive(Debug, Clone)]
+pub struct Plans {
+    /// Parameters, in the order in which stacks were added: `bottom.0.weight`, `bottom.0.bias`, `bottom.1.weight`, ….
+    /// Gradients and optimiser states are frozen from copies of it.
+    pub parameters: ArenaPlan,
+    /// Outputs of layers, their gradients, packed weights.
+    pub activations: ArenaPlan,
+    /// Gradients of others that lie before those of the parameters, in one memory with them, so that one all-reduce takes both.
+    pub leading: ArenaPlan,
+}
+
+/// The arenas made from [`Plans`].
+#[derive(Debug, Clone)]
+pub struct Arenas {
+    /// Parameters.
+    pub parameters: Arena,
+    /// Gradients, laid out as the parameters.
+    pub gradients: Arena,
+    /// What was planned to lie before the gradients.
+    pub leading: Arena,
+    /// Both, as one: what an all-reduce takes.
+    pub reduced: Arena,
+    /// Everything else.
+    pub activations: Arena,
+}
+
+impl Plans {
+    /// Empty plans.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        let [parameters, activations, leading] =
+            ["parameters", "activations", "gradients"].map(ArenaPlan::new);
+        Self { parameters, activations, leading }
+    }
+
+    /// Takes the memory: one allocation each for parameters, gradients and activations.
+    ///
+    /// # Errors
+    /// When the system refuses it.
+    pub fn freeze(self) -> Result<Arenas> {
+        self.freeze_on(&Stream::cpu(1))
+    }
+
+    /// As [`Plans::freeze`], in the memory of the stream's device.
+    ///
+    /// # Errors
+    /// When the system or the device refuses it.
+    pub fn freeze_on(self, stream: &Stream) -> Result<Arenas> {
+        let plans = [self.leading, self.parameters.clone()];
+        let (reduced, [leading, gradients]) = ArenaPlan::freeze_together_on(plans, stream)?;
+        Ok(Arenas {
+            reduced,
+            leading,
+            gradients,
+            parameters: self.parameters.freeze_on(stream)?,
+            activations: self.activations.freeze_on(stream)?,
+        })
+    }
+}
+
+/// What a stack looks like.
+#[derive(Debug, Clone, Copy)]
+pub struct MlpSpec<'a> {
+    /// First part of its parameters' names: `bottom` or `top`.
+    pub name: &'a str,
+    /// Width of the input, then of each layer's output: 13, 512, 256, 128 are three layers.
+    pub widths: &'a [usize],
+    /// Activation of the last layer; all others have ReLU.
+    pub last: Activation,
+    /// Samples that memory is planned for.
+    pub max_samples: usize,
+    /// Blocks that sums over samples are cut into.
+    pub sum_blocks: usize,
+    /// What products are computed in; on the CPU f32.
+    pub compute: Compute,
+}
+
+/// A stack whose slots are planned.
+#[derive(Debug, Clone)]
+pub struct MlpPlan {
+    compute: Compute,
+    layers: Vec<LayerPlan>,
+    /// Input and gradient of the output in 16 bits, where products are and the caller's are not.
+    rounded: Option<[(SlotId, usize); 2]>,
+}
+
+#[derive(Debug, Clone)]
+struct LayerPlan {
+    name: String,
+    width: usize,
+    activation: Activation,
+    weights: WeightsPlan,
+    bias: SlotId,
+    /// Output, its gradient and the mask of its ReLU; the last layer's belong to the caller.
+    between: Option<[SlotId; 3]>,
+    /// What a product with 16-bit gradients writes as the bias gradient, too coarsely to be used.
+    coarse_d_bias: Option<SlotId>,
+    partials: Option<(usize, SlotId, SlotId)>,
+}
+
+impl MlpSpec<'_> {
+    /// Adds the slots of this stack.
+    ///
+    /// # Panics
+    /// When there is no layer, or a width or `sum_blocks` is 0.
+    pub fn add_to(&self, plans: &mut Plans) -> MlpPlan {
+        assert!(self.widths.len() >= 2, "a stack has an input and at least one layer");
+        assert!(
+            self.widths.iter().all(|&width| width > 0) && self.sum_blocks > 0,
+            "widths and blocks above 0"
+        );
+        let layers = (0..self.widths.len() - 1).map(|index| self.add_layer(plans, index)).collect();
+        let ends = [("x", self.widths[0]), ("d_z", self.widths[self.widths.len() - 1])];
+        let rounded = self.compute.is_16_bit().then(|| {
+            ends.map(|(what, width)| {
+                let (name, dtype) = (format!("{}.{what}", self.name), self.compute.dtype());
+                (plans.activations.matrix(&name, dtype, self.max_samples, padded(width)), width)
+            })
+        });
+        MlpPlan { compute: self.compute, layers, rounded }
+    }
+
+    fn add_layer(&self, plans: &mut Plans, index: usize) -> LayerPlan {
+        let (inputs, width) = (self.widths[index], self.widths[index + 1]);
+        let last = index + 2 == self.widths.len();
+        let name = format!("{}.{index}", self.name);
+        let Plans { parameters, activations, .. } = plans;
+        let (compute, shape) = (self.compute, (width, inputs));
+        let weights =
+            WeightsPlan::add_for(compute, parameters, activations, &format!("{name}.weight"), shape);
+        let bias = parameters.matrix(&format!("{name}.bias"), DType::F32, 1, width);
+        let mut matrix =
+            |what: &str, dtype, rows, cols| activations.matrix(&format!("{name}.{what}"), dtype, rows, cols);
+        let between = (!last).then(|| {
+            let stride = padded(width);
+            let [y, d_z] = ["y", "d_z"].map(|what| matrix(what, compute.dtype(), self.max_samples, stride));
+            // A bit an element: where there is no device to write it, it takes a sixtieth of the room of the two.
+            [y, d_z, matrix("mask", DType::U32, self.max_samples, blas::aux_stride_bits(width) / 32)]
+        });
+        let coarse_d_bias =
+            (compute.is_16_bit() && !last).then(|| matrix("coarse_d_bias", compute.dtype(), 1, width));
+        let partials = self.partials(shape, &mut matrix);
+        let activation = if last { self.last } else { Activation::Relu };
+        LayerPlan { name, width, activation, weights, bias, between, coarse_d_bias, partials }
+    }
+
+    /// Room for the sums of blocks; and where 16-bit inputs have rows that are filled up, room for what that makes of the sums.
+    fn partials(
+        &self,
+        (width, inputs): (usize, usize),
+        matrix: &mut dyn FnMut(&str, DType, usize, usize) -> SlotId,
+    ) -> Option<(usize, SlotId, SlotId)> {
+        let stride = if self.compute.is_16_bit() { inputs.next_multiple_of(8) } else { inputs };
+        let blocks = self.sum_blocks;
+        (blocks > 1 || stride > inputs).then(|| {
+            let weight = matrix("d_weight", DType::F32, blocks * width, stride);
+            (blocks, weight, matrix("d_bias", DType::F32, blocks, width))
+        })
+    }
+}
+
+/// Elements between the starts of rows `width` wide: never a multiple of 4 KiB, at which all rows would fall into the same few
+/// lines of the first-level cache.
+fn padded(width: usize) -> usize {
+    let stride = width.next_multiple_of(16);
+    if stride.is_multiple_of(512) { stride + 16 } else { stride }
+}
+
+impl MlpPlan {
+    /// The stack, in frozen arenas of the same plans.
+    pub fn build(&self, arenas: &Arenas) -> Mlp {
+        let layers = self.layers.iter().map(|plan| plan.build(arenas)).collect();
+        let rounded =
+            self.rounded.map(|ends| ends.map(|(slot, width)| arenas.activations.mat(slot).columns(0, width)));
+        Mlp { compute: self.compute, layers, rounded, aside: Aside::default() }
+    }
+}
+
+impl LayerPlan {
+    fn build(&self, arenas: &Arenas) -> Layer {
+        let activations = &arenas.activations;
+        let mat = |slot| activations.mat(slot).columns(0, self.width);
+        let d_weight = arenas.gradients.mat(self.weights.values());
+        Layer {
+            name: self.name.clone(),
+            activation: self.activation,
+            weights: self.weights.build(&arenas.parameters, activations),
+            bias: arenas.parameters.mat(self.bias),
+            d_weight: d_weight.clone(),
+            d_bias: arenas.gradients.mat(self.bias),
+            between: self.between.map(|[y, d_z, mask]| Between {
+                y: mat(y),
+                d_z: mat(d_z),
+                mask: activations.mat(mask),
+            }),
+            partials: self.partials.map(|(sum_blocks, weight, bias)| Partials {
+                sum_blocks,
+                weight: activations.mat(weight).columns(0, d_weight.cols()),
+                bias: activations.mat(bias),
+            }),
+            coarse_d_bias: self.coarse_d_bias.map(|slot| activations.mat(slot)),
+        }
+    }
+}
