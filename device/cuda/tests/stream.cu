@@ -25,3 +25,11 @@ extern "C" __global__ void __launch_bounds__(128) fill_shared(const SharedArgs a
   sum = block_sum(sum);
   if (threadIdx.x == 0) *a.out = sum;
 }
+
+struct TrapArgs {
+  u32* unused;
+};
+// Fails on the device.
+extern "C" __global__ void trap(const TrapArgs a) {
+  if (a.unused != nullptr) __trap();
+}

@@ -1,9 +1,9 @@
 //! The few lines round every call of the driver: its codes as errors, its context on the calling thread.
 
-use super::libraries::{Library, file_of};
+use super::libraries::Library;
 use crate::error::{DeviceError, Result};
 use cudarc::driver::sys;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
 /// The driver's code as an error that says what was being done.
@@ -37,27 +37,11 @@ pub(crate) fn string(pointer: *const c_char) -> String {
 pub(crate) fn start() -> Result<()> {
     static STARTED: OnceLock<Result<()>> = OnceLock::new();
     let started = STARTED.get_or_init(|| {
-        let ours = Library::Driver.symbol(c"cuInit")?;
-        same_driver(ours)?;
+        Library::Driver.require()?;
         // SAFETY: the driver is open and has this symbol.
         check(unsafe { sys::cuInit(0) }, || "starting the CUDA driver".to_owned())
     });
     started.as_ref().map(|_| ()).map_err(DeviceError::again)
-}
-
-/// cudarc asks for `libcuda.so` first: where such a file lies in the system's path, it could be another driver.
-fn same_driver(ours: *mut c_void) -> Result<()> {
-    // SAFETY: a library by this name is open, so that cudarc finds one.
-    let library = unsafe { sys::culib() };
-    // SAFETY: only the address is used, not the type.
-    let theirs = unsafe { library.get::<*const c_void>(b"cuInit\0") };
-    let theirs = theirs.map(|symbol| *symbol).unwrap_or(std::ptr::null());
-    if theirs == ours.cast_const() {
-        return Ok(());
-    }
-    let name = |address: *const c_void| file_of(address).unwrap_or_default().display().to_string();
-    let reason = format!("two drivers are in reach, {} and {}: take one away", name(ours), name(theirs));
-    Err(DeviceError::Unavailable { device: "cuda".to_owned(), reason })
 }
 
 thread_local! {

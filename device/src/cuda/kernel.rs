@@ -151,6 +151,21 @@ impl Kernel {
         Ok(self.attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)? as u32)
     }
 
+    /// The kernel as the device's table keeps it, for as long as the process: for messages.
+    pub(crate) fn kept(&self) -> *const () {
+        Arc::as_ptr(&self.0).cast()
+    }
+
+    /// The name of a kernel that [`Self::kept`] gave.
+    ///
+    /// # Safety
+    /// `kept` is null or came from a kernel found in a device's table.
+    pub(crate) unsafe fn name_of(kept: *const ()) -> Option<String> {
+        // SAFETY: tables never drop a kernel, by the caller's promise it is one of theirs.
+        let loaded = unsafe { kept.cast::<Loaded>().as_ref() };
+        loaded.map(|loaded| loaded.name.clone())
+    }
+
     pub(crate) fn launch(&self, stream: sys::CUstream, shape: Launch, args: *const c_void) -> Result<()> {
         let Launch { grid, block, shared_bytes } = shape;
         if grid.x == 0 || grid.y == 0 || grid.z == 0 {

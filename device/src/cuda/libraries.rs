@@ -152,7 +152,47 @@ impl Library {
         if self == Library::Nvrtc {
             open_builtins(&path);
         }
-        Ok(Opened { handle, path })
+        let same = self.in_cudarc(probe).is_none_or(|theirs| theirs == address);
+        if same { Ok(Opened { handle, path }) } else { Err(self.not_the_same(&path, probe)) }
+    }
+
+    /// The address of `symbol` in the library that cudarc opens by name; null where it finds none, `None` where it is not
+    /// asked for this library.
+    fn in_cudarc(self, symbol: &CStr) -> Option<*mut c_void> {
+        use cudarc::{cublaslt, driver, nvrtc};
+        // SAFETY: opens the library, which is open already, and closes it again.
+        let present = unsafe {
+            match self {
+                Library::Driver => driver::sys::is_culib_present(),
+                Library::Nvrtc => nvrtc::sys::is_culib_present(),
+                Library::CublasLt => cublaslt::sys::is_culib_present(),
+                Library::Nccl => return None,
+            }
+        };
+        if !present {
+            return Some(std::ptr::null_mut());
+        }
+        // SAFETY: the library is present, by the line above.
+        let library = unsafe {
+            match self {
+                Library::Nvrtc => nvrtc::sys::culib(),
+                Library::CublasLt => cublaslt::sys::culib(),
+                Library::Driver | Library::Nccl => driver::sys::culib(),
+            }
+        };
+        // SAFETY: only the address is used, as no type in particular.
+        let found = unsafe { library.get::<*mut c_void>(symbol.to_bytes_with_nul()) };
+        Some(found.map_or(std::ptr::null_mut(), |symbol| *symbol))
+    }
+
+    /// cudarc asks for `libcuda.so` before `libcuda.so.1`: where such a file lies in the system's path, it may be another one.
+    fn not_the_same(self, ours: &Path, probe: &CStr) -> String {
+        let theirs = self.in_cudarc(probe).and_then(|address| file_of(address)).unwrap_or_default();
+        let (name, ours) = (self.name(), ours.display());
+        match theirs.as_os_str().is_empty() {
+            true => format!("{ours} is open, but not as {name}.so: its SONAME is another"),
+            false => format!("two {name} are in reach, {ours} and {}: take one away", theirs.display()),
+        }
     }
 }
 

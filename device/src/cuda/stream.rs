@@ -6,7 +6,7 @@ use crate::error::{DeviceError, Result};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A non-blocking stream of a device. Cheap to clone; clones are the same stream.
@@ -22,6 +22,8 @@ struct Inner {
     raw: sys::CUstream,
     failed: AtomicBool,
     error: Mutex<Option<DeviceError>>,
+    /// The kernel launched last, for messages: failures of a device show when somebody waits.
+    last_kernel: AtomicPtr<()>,
     /// For matrix products of this stream, made with the first plan.
     workspace: OnceLock<DeviceMemory>,
 }
@@ -63,8 +65,14 @@ impl CudaStream {
     }
 
     fn with_raw(device: &CudaDevice, raw: sys::CUstream) -> Result<Self> {
-        let (failed, error, workspace) = (AtomicBool::new(false), Mutex::new(None), OnceLock::new());
-        Ok(Self(Arc::new(Inner { device: device.clone(), raw, failed, error, workspace })))
+        Ok(Self(Arc::new(Inner {
+            device: device.clone(),
+            raw,
+            failed: AtomicBool::new(false),
+            error: Mutex::new(None),
+            last_kernel: AtomicPtr::new(std::ptr::null_mut()),
+            workspace: OnceLock::new(),
+        })))
     }
 
     /// The device.
@@ -120,9 +128,17 @@ impl CudaStream {
         self.attempt(|raw| {
             // SAFETY: the stream is alive.
             let code = unsafe { sys::cuStreamSynchronize(raw) };
-            driver::check(code, || format!("waiting for a stream of {}", self.device()))
+            driver::check(code, || self.waiting())
         });
         self.check()
+    }
+
+    #[cold]
+    fn waiting(&self) -> String {
+        // SAFETY: null, or stored by `launch` from a kernel of the device's table.
+        let last = unsafe { Kernel::name_of(self.0.last_kernel.load(Ordering::Relaxed)) };
+        let last = last.map_or(String::new(), |name| format!(", behind {name} or a kernel before it"));
+        format!("waiting for a stream of {}{last}", self.device())
     }
 
     /// A kernel of a source: from the device's table, or compiled and loaded now. `None` after a failure, which is kept.
@@ -151,6 +167,7 @@ impl CudaStream {
         args: &A,
     ) {
         let shape = Launch { grid: grid.into(), block: block.into(), shared_bytes };
+        self.0.last_kernel.store(kernel.kept().cast_mut(), Ordering::Relaxed);
         self.attempt(|raw| kernel.launch(raw, shape, std::ptr::from_ref(args).cast()));
     }
 

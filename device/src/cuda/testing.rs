@@ -66,6 +66,17 @@ pub fn download<T: Element>(memory: &DeviceMemory) -> Result<Vec<T>> {
     Ok(values)
 }
 
+/// The text of a kernel that writes size and offsets of a struct of `source`.
+pub(crate) fn layout_probe(source: &Source, name: &str, fields: &[&str]) -> String {
+    let mut text = format!("{}\nstruct HlLayoutArgs {{ u64* out; }};\n", source.text);
+    text += "extern \"C\" __global__ void hl_layout(const HlLayoutArgs a) {\n";
+    text += &format!("  a.out[0] = sizeof({name});\n");
+    for (index, field) in fields.iter().enumerate() {
+        text += &format!("  a.out[{}] = __builtin_offsetof({name}, {field});\n", index + 1);
+    }
+    text + "}\n"
+}
+
 /// Size and offsets of a struct as the kernel's compiler sees it: for `layout_test!`.
 pub fn device_layout(
     stream: &CudaStream,
@@ -74,17 +85,10 @@ pub fn device_layout(
     name: &str,
     fields: &[&str],
 ) -> Result<Vec<usize>> {
-    let mut text = format!("{}\nstruct HlLayoutArgs {{ u64* out; }};\n", source.text);
-    text += "extern \"C\" __global__ void hl_layout(const HlLayoutArgs a) {\n";
-    text += &format!("  a.out[0] = sizeof({name});\n");
-    for (index, field) in fields.iter().enumerate() {
-        text += &format!("  a.out[{}] = __builtin_offsetof({name}, {field});\n", index + 1);
-    }
-    text += "}\n";
     // Tests only: a source lives as long as the process.
-    let leaked: &'static str = Box::leak(text.into_boxed_str());
+    let text: &'static str = Box::leak(layout_probe(source, name, fields).into_boxed_str());
     let probe_name: &'static str = Box::leak(format!("{}-layout-{name}", source.name).into_boxed_str());
-    let probe: &'static Source = Box::leak(Box::new(Source { name: probe_name, text: leaked }));
+    let probe: &'static Source = Box::leak(Box::new(Source { name: probe_name, text }));
     let out = DeviceMemory::new(stream.device(), "layout", 8 * (fields.len() + 1))?;
     stream.run::<DevicePtr>(probe, defines, "hl_layout", Launch::new(1, 1), &out.ptr());
     stream.synchronize()?;

@@ -1,6 +1,7 @@
 //! The compiler: wherever its library is found, no device needed.
 
 use super::{OPTIMIZER_TEST, PRELUDE_TEST};
+use crate::cuda::testing::layout_probe;
 use crate::cuda::{Define, Library, Source, compile, compiler_version};
 use crate::error::DeviceError;
 
@@ -43,6 +44,16 @@ fn prelude_compiles_for_every_architecture_without_warnings_or_spills() {
             }
         }
     }
+}
+
+#[test]
+fn probes_of_layouts_compile() {
+    if !compiler() {
+        return;
+    }
+    let text = layout_probe(&PRELUDE_TEST, "ConvertArgs", &["from", "n"]);
+    let probe = Source { name: "device/layout", text: Box::leak(text.into_boxed_str()) };
+    assert_eq!(compile(&probe, &[], "sm_90a").unwrap().warnings(), Vec::<&str>::new());
 }
 
 #[test]

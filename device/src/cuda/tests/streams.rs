@@ -197,6 +197,32 @@ fn launch_errors_stay_and_name_the_kernel() {
 }
 
 #[test]
+fn a_failing_kernel_is_named_where_somebody_waits() {
+    // A failure of the device spoils its context for good: on a GPU for all other tests, so only the software device is asked.
+    let Some(stream) = stream() else { return };
+    let stream = stream.cuda_body();
+    if !stream.device().is_software() {
+        return;
+    }
+    // In a process of its own, for the same reason.
+    let name = "cuda::tests::streams::a_failing_kernel_is_named_where_somebody_waits";
+    if std::env::args().all(|argument| argument != "--exact") {
+        let own = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--nocapture"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&own.stdout).into_owned() + &String::from_utf8_lossy(&own.stderr);
+        assert!(own.status.success(), "{said}");
+        return;
+    }
+    let a = upload(stream.device(), &[1.0_f32; 8]).unwrap();
+    scale(stream, &a, &a, 1.0, 1.0);
+    stream.run(&STREAM_TEST, &[], "trap", Launch::new(1, 32), &a.ptr());
+    let message = stream.synchronize().unwrap_err().to_string();
+    assert!(message.contains("behind device/stream-test:trap") && message.contains("code "), "{message}");
+}
+
+#[test]
 fn one_device_serves_many_threads() {
     let Some(stream) = stream() else { return };
     let device = stream.cuda_body().device();
