@@ -6,7 +6,8 @@
 //! torchrun --nproc-per-node 4 --no-python comm-try --steps 100
 //! ```
 //!
-//! With `--device 0` each rank exchanges between CUDA devices too, by what [`Communicator::attach_device`] finds.
+//! With `--device local` ranks exchange between CUDA devices, each its own of its node (`--device 0`: the first that it
+//! sees), by what [`Communicator::attach_device`] finds.
 //!
 //! Every rank prints where it is, a line for each stage. Exit code 0 when all went well, 2 for wrong usage, 3 when
 //! communication failed.
@@ -23,7 +24,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "comm-try [--steps N] [--elements N] [--step-ms T] [--before-join-ms T] [--before-close-ms T] \
-[--rendezvous-ms T] [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] [--fail-at STEP] [--no-goodbye] [--device ORDINAL]";
+[--rendezvous-ms T] [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] [--fail-at STEP] [--no-goodbye] [--device ORDINAL|local]";
 
 /// What to do.
 struct Settings {
@@ -36,7 +37,7 @@ struct Settings {
     config: u8,
     fail_at: Option<u64>,
     goodbye: bool,
-    device: Option<u32>,
+    device: Option<device::Choice>,
 }
 
 fn main() -> ExitCode {
@@ -75,6 +76,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
             continue;
         }
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+        if (word.as_str(), value.as_str()) == ("--device", "local") {
+            settings.device = Some(device::Choice::Local);
+            continue;
+        }
         let number: u64 = value.parse().map_err(|_| format!("{word} {value}: expected a whole number"))?;
         let time = Duration::from_millis(number);
         match word.as_str() {
@@ -88,7 +93,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
             "--heartbeat-ms" => settings.deadlines.heartbeat = time,
             "--silence-ms" => settings.deadlines.silence = time,
             "--config" => settings.config = number as u8,
-            "--device" => settings.device = Some(number as u32),
+            "--device" => settings.device = Some(device::Choice::Ordinal(number as u32)),
             "--fail-at" => settings.fail_at = Some(number),
             _ => return Err(format!("what is `{word}`?")),
         }
@@ -124,7 +129,7 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     say(rank, &format!("joined {} ranks on {} nodes", topology.num_ranks(), topology.num_nodes()));
     let communicator = Communicator::new(transport.clone(), CommOptions::default());
     match settings.device {
-        Some(ordinal) => device::steps(settings, &communicator, ordinal)?,
+        Some(choice) => device::steps(settings, &communicator, choice)?,
         None => steps(settings, &communicator)?,
     }
     sleep(settings.before_close);
