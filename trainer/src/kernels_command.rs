@@ -76,7 +76,9 @@ pub fn list(arguments: &ListArguments) -> Result<()> {
     let width = lines.iter().map(|(source, _)| source.len()).max().unwrap_or(0);
     let text: String =
         lines.iter().map(|(source, constants)| format!("{source:width$}  {constants}\n")).collect();
-    let document = lines.iter().map(|(source, constants)| serde_json::json!({ "source": source, "constants": constants }));
+    let document = lines
+        .iter()
+        .map(|(source, constants)| serde_json::json!({ "source": source, "constants": constants }));
     let document = serde_json::Value::Array(document.collect());
     output::answer(&arguments.json, &text, &document)
 }
@@ -89,7 +91,8 @@ pub fn list(arguments: &ListArguments) -> Result<()> {
 pub fn build(arguments: &BuildArguments) -> Result<()> {
     let builds = builds(&arguments.models)?;
     let (mut rows, mut complaints) = (Vec::new(), Vec::new());
-    for (build, arch) in builds.iter().flat_map(|build| arguments.arch.iter().map(move |arch| (build, arch))) {
+    for (build, arch) in builds.iter().flat_map(|build| arguments.arch.iter().map(move |arch| (build, arch)))
+    {
         let compiled = match &arguments.output {
             Some(folder) => cuda::build_into(folder, build.source, &build.defines, arch),
             None => cuda::compile(build.source, &build.defines, arch),
@@ -219,7 +222,8 @@ mod tests {
         let build = &builds(&ModelArguments::default()).unwrap()[0];
         let report =
             |spill_bytes| KernelReport { name: "k".to_owned(), registers: 32, spill_bytes, shared_bytes: 0 };
-        let compiled = |log: &str, spill| Compiled { cubin: vec![], log: log.to_owned(), kernels: vec![report(spill)] };
+        let compiled =
+            |log: &str, spill| Compiled { cubin: vec![], log: log.to_owned(), kernels: vec![report(spill)] };
         assert_eq!(complain(build, "sm_90a", &compiled("ptxas info    : Used 32 registers", 0)), None);
         assert!(complain(build, "sm_90a", &compiled("", 8)).unwrap().contains("k spills 8 bytes"));
         assert!(complain(build, "sm_90a", &compiled("a.cu(3): warning #177-D: x", 0)).is_some());

@@ -38,9 +38,18 @@ impl KernelCache {
     }
 
     /// A source compiled for an architecture, from a folder or by the compiler.
-    pub fn get(&self, source: &Source, defines: &[Define], arch: &str, is_software: bool) -> Result<Compiled> {
+    pub fn get(
+        &self,
+        source: &Source,
+        defines: &[Define],
+        arch: &str,
+        is_software: bool,
+    ) -> Result<Compiled> {
         let name = file_name(source, defines, arch);
-        let bundled = self.bundle.as_ref().and_then(|folder| read(&folder.join(arch_folder(arch, is_software)).join(&name)));
+        let bundled = self
+            .bundle
+            .as_ref()
+            .and_then(|folder| read(&folder.join(arch_folder(arch, is_software)).join(&name)));
         if let Some(found) = bundled {
             return Ok(found);
         }

@@ -1,15 +1,18 @@
 //! From CUDA C++ text to a cubin by NVRTC, on any machine that has the library: no GPU is needed.
 
+use super::driver;
 use super::kernel::{Define, Source};
 use super::libraries::Library;
-use super::driver;
 use crate::error::{DeviceError, Result};
 use cudarc::nvrtc::sys;
 use std::ffi::{CString, c_char};
 
 /// What stands before every kernel's text.
-pub const PRELUDE: &str =
-    concat!(include_str!("../../cuda/prelude.cuh"), "\n#line 1 \"optimizer.cuh\"\n", include_str!("../../cuda/optimizer.cuh"));
+pub const PRELUDE: &str = concat!(
+    include_str!("../../cuda/prelude.cuh"),
+    "\n#line 1 \"optimizer.cuh\"\n",
+    include_str!("../../cuda/optimizer.cuh")
+);
 
 /// A compiled source.
 #[derive(Debug, Clone)]

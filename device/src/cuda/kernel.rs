@@ -235,9 +235,7 @@ impl Modules {
         let mut hasher = std::hash::DefaultHasher::new();
         (std::ptr::from_ref(source) as usize, defines, entry).hash(&mut hasher);
         let key = hasher.finish();
-        let is_it = |e: &&Entry| {
-            std::ptr::eq(e.source, source) && e.defines == defines && (e.entry == entry)
-        };
+        let is_it = |e: &&Entry| std::ptr::eq(e.source, source) && e.defines == defines && (e.entry == entry);
         let known = self.kernels.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = known.get(&key).and_then(|entries| entries.iter().find(is_it)) {
             return Ok(found.kernel.clone());
@@ -274,10 +272,8 @@ impl Modules {
             }
         };
         let name = format!("{}:{entry}", source.name);
-        let symbol = CString::new(entry).map_err(|error| DeviceError::Misuse {
-            what: name.clone(),
-            reason: error.to_string(),
-        })?;
+        let symbol = CString::new(entry)
+            .map_err(|error| DeviceError::Misuse { what: name.clone(), reason: error.to_string() })?;
         let mut function = std::ptr::null_mut();
         // SAFETY: a loaded module and a C string.
         let code = unsafe { sys::cuModuleGetFunction(&mut function, module, symbol.as_ptr()) };
@@ -292,7 +288,8 @@ impl Modules {
 
 /// From the cache or the compiler to the device. Modules stay loaded as long as the process, as contexts do.
 fn load_module(device: &CudaDevice, source: &'static Source, defines: &[Define]) -> Result<sys::CUmodule> {
-    let compiled = cache::KernelCache::current().get(source, defines, &device.arch(), device.is_software())?;
+    let compiled =
+        cache::KernelCache::current().get(source, defines, &device.arch(), device.is_software())?;
     let mut module = std::ptr::null_mut();
     // SAFETY: the device's context is current; the bytes are a whole cubin, checked against their sum by the cache.
     let code = unsafe { sys::cuModuleLoadData(&mut module, compiled.cubin.as_ptr().cast()) };

@@ -137,12 +137,7 @@ impl Library {
         candidates
     }
 
-    fn opened_as(
-        self,
-        handle: usize,
-        candidate: &Path,
-        probe: &CStr,
-    ) -> std::result::Result<Opened, String> {
+    fn opened_as(self, handle: usize, candidate: &Path, probe: &CStr) -> std::result::Result<Opened, String> {
         // SAFETY: the handle is open; the name is a C string.
         let address = unsafe { libc::dlsym(handle as *mut c_void, probe.as_ptr()) };
         if address.is_null() {

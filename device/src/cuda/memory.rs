@@ -85,12 +85,7 @@ impl DeviceMemory {
         self.finish(to.len(), |stream, bytes| {
             // SAFETY: `to` is exclusively borrowed until the copy is done, in `finish`; the range was checked.
             unsafe {
-                sys::cuMemcpyDtoHAsync_v2(
-                    to.as_mut_ptr().cast(),
-                    self.start.offset(offset).0,
-                    bytes,
-                    stream,
-                )
+                sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), self.start.offset(offset).0, bytes, stream)
             }
         })
     }
@@ -107,11 +102,7 @@ impl DeviceMemory {
         })
     }
 
-    fn finish(
-        &self,
-        bytes: usize,
-        copy: impl FnOnce(sys::CUstream, usize) -> sys::CUresult,
-    ) -> Result<()> {
+    fn finish(&self, bytes: usize, copy: impl FnOnce(sys::CUstream, usize) -> sys::CUresult) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }

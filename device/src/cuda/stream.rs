@@ -144,12 +144,7 @@ impl CudaStream {
     /// A kernel of a source: from the device's table, or compiled and loaded now. `None` after a failure, which is kept.
     ///
     /// Note: loading is not allowed while a stream is captured; run the same calls once before.
-    pub fn kernel(
-        &self,
-        source: &'static Source,
-        defines: &[Define],
-        entry: &'static str,
-    ) -> Option<Kernel> {
+    pub fn kernel(&self, source: &'static Source, defines: &[Define], entry: &'static str) -> Option<Kernel> {
         if self.0.failed.load(Ordering::Acquire) {
             return None;
         }

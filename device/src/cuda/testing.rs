@@ -17,7 +17,10 @@ pub fn device() -> Option<CudaDevice> {
     match CudaDevice::open(0) {
         Ok(device) => {
             let is_gpu = !device.is_software();
-            assert!(is_gpu || !requires("cuda"), "REQUIRE=cuda, but {device} is a software device, not a GPU");
+            assert!(
+                is_gpu || !requires("cuda"),
+                "REQUIRE=cuda, but {device} is a software device, not a GPU"
+            );
             Some(device)
         }
         Err(error) => {

@@ -35,7 +35,8 @@ fn driver(root: &Path, probe: &Probe) -> Finding {
             "install the NVIDIA driver, or start the container with the NVIDIA runtime",
         );
     };
-    let version = probe.driver_version.map_or(String::new(), |(major, minor)| format!("CUDA {major}.{minor}, "));
+    let version =
+        probe.driver_version.map_or(String::new(), |(major, minor)| format!("CUDA {major}.{minor}, "));
     match &probe.problem {
         None => Finding::ok("CUDA", format!("{version}{file}, {} devices", probe.devices.len())),
         Some(problem) => Finding::warn(
@@ -159,7 +160,11 @@ mod tests {
         assert!(finding.found.contains("a software device, not a GPU: for tests"), "{}", finding.found);
         let finding = device(&a_device("NVIDIA H200", false));
         assert_eq!((finding.name, finding.status), ("GPU", Status::Ok));
-        assert!(finding.found.contains("139.00 GiB") && finding.found.contains("sm_90a"), "{}", finding.found);
+        assert!(
+            finding.found.contains("139.00 GiB") && finding.found.contains("sm_90a"),
+            "{}",
+            finding.found
+        );
     }
 
     #[test]

@@ -212,7 +212,8 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("libibverbs.so.1"), "").unwrap();
         std::fs::create_dir_all(root.path().join("etc/ld.so.conf.d")).unwrap();
-        std::fs::write(root.path().join("etc/ld.so.conf.d/rdma.conf"), "# the driver\n/opt/driver\n").unwrap();
+        std::fs::write(root.path().join("etc/ld.so.conf.d/rdma.conf"), "# the driver\n/opt/driver\n")
+            .unwrap();
         assert!(network(root.path()).found.contains("no RDMA device"));
         std::fs::create_dir_all(root.path().join("sys/class/infiniband/mlx5_0")).unwrap();
         assert!(network(root.path()).found.contains("opt/driver/libibverbs.so.1"));

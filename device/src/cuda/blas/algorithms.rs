@@ -34,7 +34,8 @@ impl Algorithms {
         let line = |line: &str| {
             let mut words = line.split_whitespace();
             let key = words.next()?.to_owned();
-            let words: Vec<u64> = words.map(|word| u64::from_str_radix(word, 16).ok()).collect::<Option<_>>()?;
+            let words: Vec<u64> =
+                words.map(|word| u64::from_str_radix(word, 16).ok()).collect::<Option<_>>()?;
             Some((key, words.try_into().ok()?))
         };
         Self(text.lines().filter_map(line).collect())

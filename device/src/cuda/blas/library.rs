@@ -7,8 +7,8 @@ use crate::dtype::DType;
 use crate::error::{DeviceError, Result};
 use cudarc::cublaslt::sys::{
     self, cublasComputeType_t as ComputeType, cublasLtEpilogue_t as LtEpilogue,
-    cublasLtMatmulDescAttributes_t as DescAttribute, cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
-    cudaDataType_t as DataType,
+    cublasLtMatmulDescAttributes_t as DescAttribute,
+    cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cudaDataType_t as DataType,
 };
 use std::ffi::c_void;
 
@@ -117,8 +117,7 @@ impl Description {
     fn set<T: Copy>(&self, attribute: DescAttribute, value: &T) -> Result<()> {
         let value: *const c_void = std::ptr::from_ref(value).cast();
         // SAFETY: a living description; the library copies as many bytes as said.
-        let status =
-            unsafe { sys::cublasLtMatmulDescSetAttribute(self.0, attribute, value, size_of::<T>()) };
+        let status = unsafe { sys::cublasLtMatmulDescSetAttribute(self.0, attribute, value, size_of::<T>()) };
         check(status, || format!("describing a product: {attribute:?}"))
     }
 

@@ -170,15 +170,12 @@ fn layouts(spec: &MatmulSpec) -> Result<(Layout, Layout, Layout)> {
         let (rows, cols) = if operand.transposed { (cols, rows) } else { (rows, cols) };
         Layout::new(operand, rows, cols)
     };
-    Ok((
-        stored(&spec.a, spec.m, spec.k)?,
-        stored(&spec.b, spec.k, spec.n)?,
-        stored(&spec.d, spec.m, spec.n)?,
-    ))
+    Ok((stored(&spec.a, spec.m, spec.k)?, stored(&spec.b, spec.k, spec.n)?, stored(&spec.d, spec.m, spec.n)?))
 }
 
 fn check_spec(spec: &MatmulSpec) -> Result<()> {
-    let stored_cols = |operand: &Operand, rows: usize, cols: usize| if operand.transposed { rows } else { cols };
+    let stored_cols =
+        |operand: &Operand, rows: usize, cols: usize| if operand.transposed { rows } else { cols };
     let fits = spec.a.stride >= stored_cols(&spec.a, spec.m, spec.k)
         && spec.b.stride >= stored_cols(&spec.b, spec.k, spec.n)
         && spec.d.stride >= spec.n
@@ -202,8 +199,7 @@ fn workspace(stream: &CudaStream) -> Result<&DeviceMemory> {
     if let Some(workspace) = stream.workspace().get() {
         return Ok(workspace);
     }
-    let bytes =
-        if stream.device().is_software() { SOFTWARE_WORKSPACE_BYTES } else { WORKSPACE_BYTES };
+    let bytes = if stream.device().is_software() { SOFTWARE_WORKSPACE_BYTES } else { WORKSPACE_BYTES };
     let workspace = DeviceMemory::new(stream.device(), "workspace of matrix products", bytes)?;
     Ok(stream.workspace().get_or_init(|| workspace))
 }

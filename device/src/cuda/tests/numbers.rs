@@ -70,8 +70,7 @@ fn all_sixteen_bit_patterns_widen_as_in_rust() {
     let args = [from_bf16.ptr(), from_f16.ptr()];
     stream.run(&PRELUDE_TEST, &[], "widen", Launch::new(4, 128), &args);
     stream.synchronize().unwrap();
-    let (from_bf16, from_f16) =
-        (download::<u32>(&from_bf16).unwrap(), download::<u32>(&from_f16).unwrap());
+    let (from_bf16, from_f16) = (download::<u32>(&from_bf16).unwrap(), download::<u32>(&from_f16).unwrap());
     for pattern in 0..=u16::MAX {
         let (got, expected) = (from_bf16[pattern as usize], bf16::from_bits(pattern).to_f32());
         assert_eq!(got, u32::from(pattern) << 16, "bf16 {pattern:#06x}: {expected}");
@@ -187,13 +186,7 @@ fn warps_and_blocks_add_up_and_scan() {
         let values: Vec<u32> = (0..threads as u32).map(|i| (i * 37 + 11) % 101 + 1).collect();
         let from = upload(stream.device(), &values).unwrap();
         let out = DeviceMemory::new(stream.device(), "out", 32 * threads).unwrap();
-        stream.run(
-            &PRELUDE_TEST,
-            &[],
-            "reduce",
-            Launch::new(1, threads as u32),
-            &[from.ptr(), out.ptr()],
-        );
+        stream.run(&PRELUDE_TEST, &[], "reduce", Launch::new(1, threads as u32), &[from.ptr(), out.ptr()]);
         stream.synchronize().unwrap();
         let out = download::<u32>(&out).unwrap();
         let total: u32 = values.iter().sum();
@@ -239,6 +232,7 @@ fn tensor_core_products_put_every_element_in_its_place() {
     let of = |values: &[f32]| values.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>();
     let (a16, b16) = (upload(stream.device(), &of(&a)).unwrap(), upload(stream.device(), &of(&b)).unwrap());
     assert_eq!(run("product_f16", 1024, &a16, &b16), product(&a, &b, &c, 16));
-    let (a32, b32) = (upload(stream.device(), &a[..128]).unwrap(), upload(stream.device(), &b[..64]).unwrap());
+    let (a32, b32) =
+        (upload(stream.device(), &a[..128]).unwrap(), upload(stream.device(), &b[..64]).unwrap());
     assert_eq!(run("product_tf32", 0, &a32, &b32), product(&a[..128], &b[..64], &c, 8));
 }

@@ -2,7 +2,7 @@
 
 use crate::cuda::testing::{device, download, stream, upload};
 use crate::cuda::{DeviceMemory, Event, Pinned};
-use crate::{ArenaPlan, DType, DeviceError, Device};
+use crate::{ArenaPlan, DType, Device, DeviceError};
 
 #[test]
 fn device_memory_is_zeroed_and_keeps_what_is_written() {
@@ -94,7 +94,10 @@ fn a_host_guard_on_device_memory_says_what_to_do() {
     let a = plan.freeze_on(&stream).unwrap().mat(a);
     let panic = std::panic::catch_unwind(|| drop(a.read::<f32>())).unwrap_err();
     let message = panic.downcast_ref::<String>().unwrap();
-    assert!(message.contains("slot `pooled` lies on cuda:0") && message.contains("device_ptr()"), "{message}");
+    assert!(
+        message.contains("slot `pooled` lies on cuda:0") && message.contains("device_ptr()"),
+        "{message}"
+    );
     // The refused guard left the slot free.
     a.copy_from(&[0.0_f32; 15]).unwrap();
 }
