@@ -74,7 +74,7 @@ EXPORT int softcudaEnqueue(void* stream, const char* name, SoftcudaRun run, cons
   work.kind = kKernelNode;
   work.name = name;
   const auto copy = copy_of(argument, bytes);
-  work.run = [=](Device&) { return run(copy->data(), user); };
+  work.run = [=](Emulator&) { return run(copy->data(), user); };
   return submit_to(stream, std::move(work));
 }
 EXPORT int softcudaStreamDevice(void* stream) {

@@ -27,7 +27,7 @@ namespace {
 constexpr size_t kAlignment = 256;
 constexpr unsigned char kFresh = 0xCD;  // what memory holds before anything is written
 
-size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+[[maybe_unused]] size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // A range of its own, which ends (as far as the alignment lets it) at a page that nobody may touch.
 int allocate(Address* out, size_t bytes, Device* device) {
@@ -35,7 +35,7 @@ int allocate(Address* out, size_t bytes, Device* device) {
   if (!bytes) return kInvalidValue;
   if (device && device->used + bytes > d.settings.memory_bytes) return kOutOfMemory;
   Allocation a{bytes, device, false, nullptr, 0};
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SOFTCUDA_ASAN)
   void* p = nullptr;
   if (posix_memalign(&p, kAlignment, bytes)) return kOutOfMemory;
 #else
@@ -102,18 +102,17 @@ int copy(Hold& hold, const char* call, Address to, Address from, size_t bytes, S
   Work work;
   work.kind = kCopyNode;
   work.name = call;
-  work.shape = {bytes};
   if (s.capture && (!ends.to || !ends.from)) {
     fprintf(stderr, "softcuda: %s: pageable host memory in a capture\n", call);
     return invalidate(*s.capture, kCaptureUnsupported);
   }
   if (!ends.from) {
     auto staged = std::make_shared<std::vector<char>>(reinterpret_cast<char*>(from), reinterpret_cast<char*>(from) + bytes);
-    work.run = [=](Device&) { return move_bytes(to, Address(staged->data()), bytes, true, false); };
+    work.run = [=](Emulator&) { return move_bytes(to, Address(staged->data()), bytes, true, false); };
     return submit(s, std::move(work));
   }
   const bool wait = !ends.to;
-  work.run = [=](Device&) { return move_bytes(to, from, bytes, !wait, true); };
+  work.run = [=](Emulator&) { return move_bytes(to, from, bytes, !wait, true); };
   if (const int error = submit(s, std::move(work))) return error;
   if (wait) drain(hold, s);
   return s.device->sticky;
@@ -158,8 +157,7 @@ int fill(void* stream, const char* call, Address to, unsigned value, size_t widt
   Work work;
   work.kind = kFillNode;
   work.name = call;
-  work.shape = {bytes};
-  work.run = [=](Device&) {
+  work.run = [=](Emulator&) {
     {
       Hold inside(driver().lock);
       if (!find_allocation(to, bytes)) return show_range(call, "destination", to, bytes), int(kIllegalAddress);

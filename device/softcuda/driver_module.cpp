@@ -47,7 +47,7 @@ std::string write_image(const unsigned char* image, size_t bytes) {
 
 // The file is needed no more, but by the sanitizers, which find source lines in it: they get it until the process ends.
 void remove_image(const std::string& path) {
-#if defined(__SANITIZE_ADDRESS__) || defined(SOFTCUDA_TSAN)
+#if defined(SOFTCUDA_ASAN) || defined(SOFTCUDA_TSAN)
   static std::vector<std::string>* kept = [] {
     atexit([] {
       for (const std::string& p : *kept) unlink(p.c_str());
@@ -131,8 +131,8 @@ int launch(Function* f, dim3 grid, dim3 block, unsigned dynamic, void* handle, v
   work.name = f->kernel->name;
   const HostcudaModule* table = f->module->table;
   const HostcudaKernel* kernel = f->kernel;
-  work.run = [=](Device& device) {
-    return device.emulator->run({table, kernel, grid, block, dynamic, arguments->pointers.data()});
+  work.run = [=](Emulator& emulator) {
+    return emulator.run({table, kernel, grid, block, dynamic, arguments->pointers.data()});
   };
   return submit(*s, std::move(work));
 }

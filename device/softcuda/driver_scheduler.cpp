@@ -98,7 +98,14 @@ void begin_graph(Stream& s, Item& head) {
 
 void end_graph(Driver& d, Stream& s) {
   GraphRun& run = *s.queue.front().graph;
-  IF_TSAN(for (char& token : run.order) { __tsan_acquire(&token); } __tsan_release(&s.order);)
+#ifdef SOFTCUDA_TSAN
+  void* host = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(s.queue.front().work->lane->tsan, kTsanNoSync);
+  __tsan_acquire(&s.order);
+  for (char& token : run.order) __tsan_acquire(&token);
+  __tsan_release(&s.order);
+  __tsan_switch_to_fiber(host, kTsanNoSync);
+#endif
   run.exec->running = false;
   retire(d, s);
 }
@@ -116,28 +123,74 @@ void mark(const std::shared_ptr<Record>& record) {
   record->at_ms = now_ms();
 }
 
+// ThreadSanitizer: the thread of the work's stream, knowing what comes before the work and nothing else, for as long as this
+// lives; what it has done is then known to what comes after.
+#ifdef SOFTCUDA_TSAN
+char polls;  // the token of all polls: they do each other's work
+class AsLane {
+ public:
+  AsLane(Stream& s, size_t node, const Work& work) : stream_(s), node_(node), work_(work), host_(__tsan_get_current_fiber()) {
+    __tsan_switch_to_fiber(work.lane->tsan, kTsanNoSync);
+    __tsan_acquire(&s.order);
+    __tsan_acquire(&work.order);
+    if (work.wait) __tsan_acquire(&work.wait->order);
+    if (work.poll) {
+      __tsan_release(&polls);
+      __tsan_acquire(&polls);
+    }
+    if (node == kWhole) return;
+    const Item& head = s.queue.front();
+    __tsan_acquire(const_cast<char*>(&head.work->order));
+    for (size_t before : head.graph->exec->nodes[node].dependencies) __tsan_acquire(&head.graph->order[before]);
+  }
+  ~AsLane() {
+    if (work_.poll) __tsan_release(&polls);
+    if (work_.record) __tsan_release(&work_.record->order);
+    __tsan_release(node_ == kWhole ? &stream_.order : &stream_.queue.front().graph->order[node_]);
+    __tsan_switch_to_fiber(host_, kTsanNoSync);
+  }
+  AsLane(const AsLane&) = delete;
+  AsLane& operator=(const AsLane&) = delete;
+
+ private:
+  Stream& stream_;
+  size_t node_;
+  const Work& work_;
+  void* host_;
+};
+#else
+struct AsLane {
+  AsLane(const Stream&, size_t, const Work&) {}
+};
+#endif
+
 // Runs the work itself; the lock is let go while the device computes. False: it has to wait (a poll).
-bool execute(Driver& d, Hold& hold, Stream& s, const Work& work, void* state) {
-  Device& device = *s.device;
+bool execute(Driver& d, Hold& hold, const Candidate& c, const Work& work, void* state) {
+  Device& device = *c.stream->device;
   if (device.sticky) {
     // Nothing of a broken device runs; what waits for it goes on and finds the error.
   } else if (work.poll) {
+    const AsLane lane(*c.stream, c.node, work);
     const int result = work.poll(state);
     if (result == -1) return false;
     if (result) fail(device, result, work.name + " reports an error");
+  } else if (work.run && work.kind == kKernelNode && fault_due(work.name)) {
+    fail(device, kIllegalAddress, "SOFTCUDA_FAULT: " + work.name);
   } else if (work.run) {
-    if (work.kind == kKernelNode && fault_due(work.name)) {
-      fail(device, kIllegalAddress, "SOFTCUDA_FAULT: " + work.name);
-    } else {
-      device.busy = true;
-      d.running++;
-      hold.unlock();
-      const int result = work.run(device);
-      hold.lock();
-      d.running--;
-      device.busy = false;
-      if (result) fail(device, result, work.name + " failed");
+    device.busy = true;
+    d.running++;
+    hold.unlock();
+    int result = 0;
+    {
+      const AsLane lane(*c.stream, c.node, work);
+      result = work.run(work.lane ? *work.lane->emulator : *device.emulator);
     }
+    hold.lock();
+    d.running--;
+    device.busy = false;
+    if (result) fail(device, result, work.name + " failed");
+  } else {
+    const AsLane lane(*c.stream, c.node, work);  // events: order alone
   }
   if (work.record) mark(work.record);
   if (work.record_event) {
@@ -145,26 +198,6 @@ bool execute(Driver& d, Hold& hold, Stream& s, const Work& work, void* state) {
     mark(work.record_event->last);
   }
   return true;
-}
-
-// ThreadSanitizer: what comes before an operation in its stream or graph, and nothing else.
-void acquire_order([[maybe_unused]] Stream& s, [[maybe_unused]] size_t node, [[maybe_unused]] const Work& work) {
-#ifdef SOFTCUDA_TSAN
-  __tsan_acquire(&s.order);
-  if (work.wait) __tsan_acquire(&work.wait->order);
-  if (node != kWhole) {
-    GraphRun& run = *s.queue.front().graph;
-    for (size_t before : run.exec->nodes[node].dependencies) __tsan_acquire(&run.order[before]);
-  }
-#endif
-}
-void release_order([[maybe_unused]] Stream& s, [[maybe_unused]] size_t node, [[maybe_unused]] const Work& work) {
-#ifdef SOFTCUDA_TSAN
-  if (work.record) __tsan_release(&work.record->order);
-  if (work.record_event) __tsan_release(&work.record_event->last->order);
-  if (node == kWhole) __tsan_release(&s.order);
-  else __tsan_release(&s.queue.front().graph->order[node]);
-#endif
 }
 
 // Runs a candidate; false: it has to wait.
@@ -183,23 +216,19 @@ bool run_candidate(Driver& d, Hold& hold, const Candidate& c) {
   if (c.node == kWhole) {
     const WorkRef work = head.work;
     head.running = true;
-    acquire_order(s, c.node, *work);
-    const bool done = execute(d, hold, s, *work, head.state.data());
+    const bool done = execute(d, hold, c, *work, head.state.data());
     head.running = false;
     if (!done) return false;
-    release_order(s, c.node, *work);
     retire(d, s);
     return true;
   }
   GraphRun& run = *head.graph;
   const WorkRef work = run.exec->nodes[c.node].work;
   run.ready.erase(std::find(run.ready.begin(), run.ready.end(), c.node));
-  acquire_order(s, c.node, *work);
-  if (!execute(d, hold, s, *work, run.state[c.node].data())) {
+  if (!execute(d, hold, c, *work, run.state[c.node].data())) {
     run.ready.push_back(c.node);
     return false;
   }
-  release_order(s, c.node, *work);
   finish_graph_node(d, s, c.node);
   return true;
 }
@@ -266,7 +295,6 @@ bool step(Hold& hold) {
 
 void wait_until(Hold& hold, const std::function<bool()>& condition) {
   Driver& d = driver();
-  IF_TSAN(AnnotateIgnoreSyncBegin(__FILE__, __LINE__);)
   double since = now_ms();
   uint64_t seen = d.moved;
   while (!condition()) {
@@ -278,13 +306,16 @@ void wait_until(Hold& hold, const std::function<bool()>& condition) {
     if (now_ms() - since > d.settings.timeout_s * 1e3) report_standstill(d);
     d.changed.wait_for(hold, std::chrono::milliseconds(20));
   }
-  IF_TSAN(AnnotateIgnoreSyncEnd(__FILE__, __LINE__);)
 }
 
 void drain(Hold& hold, Stream& stream) {
-  if (stream.queue.empty()) return;
+  if (stream.queue.empty()) {
+    IF_TSAN(__tsan_acquire(&stream.order);)
+    return;
+  }
   const uint64_t last = stream.queue.back().sequence;
   wait_until(hold, [&] { return stream.queue.empty() || stream.queue.front().sequence > last; });
+  IF_TSAN(__tsan_acquire(&stream.order);)
 }
 
 bool idle(const Device& device) {

@@ -64,12 +64,20 @@ struct Event {
 
 struct GraphRun;
 
+// ThreadSanitizer: the work of one stream is a thread of its own, with fibers of its own, which knows of other streams' work
+// what events tell it. Captured work belongs to the stream that it was captured on. Nothing of this in other builds.
+struct Lane {
+  std::unique_ptr<Emulator> emulator;
+  void* tsan = nullptr;
+  ~Lane();
+};
+
 // One operation, shared by the queue of a stream or by a graph and all its runs.
 struct Work {
   NodeKind kind = kEmptyNode;
   std::string name;
   // Exactly one of these, or none (an empty operation).
-  std::function<int(Device&)> run;                        // without the lock, with the device to itself
+  std::function<int(Emulator&)> run;                      // without the lock, with the device to itself
   std::function<int(void* state)> poll;                   // under the lock; -1: not yet
   std::shared_ptr<Record> wait;                           // can run when it is done
   Event* record_event = nullptr;                          // an event-record node of a graph (kept alive by `keep`)
@@ -77,7 +85,8 @@ struct Work {
   std::shared_ptr<struct Exec> graph;                     // a launch of a graph
   std::shared_ptr<void> keep;
   size_t state_bytes = 0;
-  std::vector<size_t> shape;                              // for cuGraphExecUpdate: what must be the same
+  std::shared_ptr<Lane> lane;
+  mutable char order = 0;                                 // ThreadSanitizer's token of what the host did before enqueueing
 };
 using WorkRef = std::shared_ptr<const Work>;
 
@@ -136,6 +145,7 @@ struct Stream {
   Capture* capture = nullptr;
   std::vector<size_t> tail;     // nodes that the next captured operation comes after
   char order = 0;               // ThreadSanitizer's token of what ran before
+  std::shared_ptr<Lane> lane;
 };
 
 struct Allocation {

@@ -49,11 +49,27 @@ int unsafe_in_capture() {
   return kOk;
 }
 
+#ifdef SOFTCUDA_TSAN
+Lane::~Lane() {
+  if (tsan) __tsan_destroy_fiber(tsan);
+}
+static std::shared_ptr<Lane> new_lane(uint64_t seed) {
+  auto lane = std::make_shared<Lane>();
+  lane->emulator = std::make_unique<Emulator>(seed);
+  lane->tsan = __tsan_create_fiber(0);
+  return lane;
+}
+#else
+Lane::~Lane() = default;
+#endif
+
 int submit(Stream& s, Work work) {
   Driver& d = driver();
+  IF_TSAN(if (!s.lane) s.lane = new_lane(d.settings.seed); work.lane = s.lane;)
   if (Capture* c = s.capture) {
     if (c->invalid) return kCaptureInvalidated;
     c->nodes.push_back({std::make_shared<const Work>(std::move(work)), s.tail});
+    IF_TSAN(__tsan_release(&c->nodes.back().work->order);)
     s.tail = {c->nodes.size() - 1};
     return kOk;
   }
@@ -61,6 +77,7 @@ int submit(Stream& s, Work work) {
   item.state.resize(work.state_bytes);
   item.work = std::make_shared<const Work>(std::move(work));
   item.sequence = ++d.sequence;
+  IF_TSAN(__tsan_release(&item.work->order);)
   s.queue.push_back(std::move(item));
   d.moved++;
   d.changed.notify_all();
@@ -220,6 +237,7 @@ API cuStreamSynchronize(void* handle) {
   if (error) return error;
   if (s->capture) return invalidate(*s->capture, kCaptureUnsupported);
   drain(hold, *s);
+  IF_TSAN(__tsan_acquire(&s->order);)
   return s->device->sticky;
 }
 API cuStreamQuery(void* handle) {
@@ -239,7 +257,7 @@ API cuLaunchHostFunc(void* handle, void (*function)(void*), void* user) {
   Work work;
   work.kind = kHostNode;
   work.name = "host function";
-  work.run = [=](Device&) {
+  work.run = [=](Emulator&) {
     in_host_function = true;  // it must not call the driver
     function(user);
     in_host_function = false;
@@ -255,7 +273,7 @@ API cuStreamWriteValue32_v2(void* handle, Address to, unsigned value, unsigned) 
   if (!find_allocation(to, 4)) return kInvalidValue;
   Work work;
   work.name = "write value";
-  work.run = [=](Device&) {
+  work.run = [=](Emulator&) {
     __atomic_store_n(reinterpret_cast<unsigned*>(to), value, __ATOMIC_RELEASE);
     return 0;
   };
@@ -334,6 +352,7 @@ API cuEventQuery(Event* e) {
   // A device gets on while the program asks: a few operations, or none.
   const std::shared_ptr<Record> record = e->last;
   for (uint32_t n = d.settings.seed ? draw(d) % 3 : 1; n && !record->done; n--) step(hold);
+  IF_TSAN(if (record->done) __tsan_acquire(&record->order);)
   return record->done ? kOk : kNotReady;
 }
 API cuEventSynchronize(Event* e) {

@@ -86,6 +86,7 @@ struct BlockState : HostcudaBlock {
   char* stacks = nullptr;
   std::vector<Fiber*> idle;   // stacks without a thread
   unsigned next_stack = 0;    // stacks from here on were never used
+  unsigned begun_stacks = 0;  // likewise, also before the last reset
   Fiber* stack_of[kMaxThreads];
   Warp warps[kWarps];
   void* host_sp = nullptr;
@@ -93,7 +94,12 @@ struct BlockState : HostcudaBlock {
   const void* host_stack = nullptr;
   size_t host_stack_bytes = 0;
   void* host_tsan = nullptr;
-  char sync[4];
+  // ThreadSanitizer's tokens: begin and end of the grid (not forgotten between blocks); barriers; warp barriers.
+  char grid_begin, grid_end;
+  struct alignas(8) {
+    char barrier[16];
+    char warp[kWarps][40];
+  } tokens;
 };
 
 namespace {
@@ -114,6 +120,7 @@ Fiber* stack_at(BlockState& b, unsigned i) {
   Fiber* f = reinterpret_cast<Fiber*>(b.stacks + size_t(i) * HOSTCUDA_STACK_BYTES);
   if (f->magic == kMagic) return f;
   f->magic = kMagic;
+  b.begun_stacks = std::max(b.begun_stacks, i + 1);
   f->block = &b;
   // Tops of stacks are staggered: at one distance from each other they would all compete for the same cache lines.
   char* top = reinterpret_cast<char*>(f) + HOSTCUDA_STACK_BYTES - (i * 192) % 8192 - 64;
@@ -270,9 +277,9 @@ void fiber_main() {
   IF_ASAN(__sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);)
   BlockState& b = block_of(me);
   for (;;) {
-    IF_TSAN(__tsan_acquire(&b.sync[2]);)
+    IF_TSAN(__tsan_acquire(&b.grid_begin);)
     b.job->kernel->run(b.job->parameters);
-    IF_TSAN(__tsan_release(&b.sync[2]);)
+    IF_TSAN(__tsan_release(&b.grid_end);)
     end_thread(b, me);
     const int next = b.alive ? pick(b, me->linear, false) : -1;
     if (next < 0 && b.alive) die("deadlock: no thread can run (a barrier or a warp collective that not all of its threads reach)");
@@ -299,13 +306,13 @@ int barrier(int vote) {
   BlockState& b = block_of(me);
   const unsigned generation = b.generation;
   b.votes[(generation + 1) & 1] += vote;
-  IF_TSAN(__tsan_release(&b.sync[generation & 1]);)
+  IF_TSAN(__tsan_release(&b.tokens.barrier[8 * (generation & 1)]);)
   b.warps[me->linear >> 5].at_barrier |= 1u << me->lane;
   b.waiting++;
   const int* votes = &b.votes[(generation + 1) & 1];
   release_barrier(b);
   give_way(false);
-  IF_TSAN(__tsan_acquire(&b.sync[generation & 1]);)
+  IF_TSAN(__tsan_acquire(&b.tokens.barrier[8 * (generation & 1)]);)
   return *votes;
 }
 
@@ -338,7 +345,7 @@ const unsigned char* collective(unsigned mask, int kind, const void* value, unsi
   Collective* c = find_collective(w, mask, bit, kind);
   __builtin_memcpy(c->values[me->lane], value, bytes);
   c->arrived |= bit;
-  IF_TSAN(if (kind == kHostcudaSyncwarp) __tsan_release(c);)  // shuffles and votes do not order memory
+  IF_TSAN(char* token = &b.tokens.warp[me->linear >> 5][c - w.collectives]; if (kind == kHostcudaSyncwarp) __tsan_release(token);)  // shuffles and votes do not order memory
   if (c->arrived != mask) {
     give_way(false);
   } else {
@@ -346,7 +353,7 @@ const unsigned char* collective(unsigned mask, int kind, const void* value, unsi
     if (!w.ready) b.ready_warps &= ~(1u << (me->linear >> 5));
     b.spins = 0;
   }
-  IF_TSAN(if (kind == kHostcudaSyncwarp) __tsan_acquire(c);)
+  IF_TSAN(if (kind == kHostcudaSyncwarp) __tsan_acquire(token);)
   c->left |= bit;
   if (c->left == mask) w.open &= ~(1ull << (c - w.collectives));
   return &c->values[0][0];
@@ -403,13 +410,16 @@ void prepare(BlockState& b) {
   }
   poison(job.module->shared_begin, size_t(job.module->shared_end - job.module->shared_begin));
   if (b.dynamic) poison(b.dynamic, job.dynamic_bytes);
+  // Blocks have shared memory and barriers of their own: what the last one did there has nothing to do with this one.
+  IF_TSAN(tsan_forget(job.module->shared_begin, size_t(job.module->shared_end - job.module->shared_begin));)
+  IF_TSAN(if (b.dynamic) tsan_forget(b.dynamic, job.dynamic_bytes); tsan_forget(&b.tokens, sizeof b.tokens);)
 }
 
 // All stacks anew: after a launch that ended in the middle of its threads.
 void reset_stacks(BlockState& b) {
   b.idle.clear();
   b.next_stack = 0;
-  for (unsigned i = 0; i < kMaxThreads; i++) {
+  for (unsigned i = 0; i < b.begun_stacks; i++) {
     Fiber* f = reinterpret_cast<Fiber*>(b.stacks + size_t(i) * HOSTCUDA_STACK_BYTES);
     IF_TSAN(if (f->magic == kMagic) __tsan_destroy_fiber(f->tsan);)
     f->magic = 0;
@@ -436,7 +446,7 @@ void run_block(BlockState& b) {
   IF_ASAN(__sanitizer_finish_switch_fiber(b.host_fake_stack, nullptr, nullptr);)
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(SOFTCUDA_TSAN)
+#if !defined(SOFTCUDA_ASAN) && !defined(SOFTCUDA_TSAN)
 struct sigaction previous_segv, previous_bus;
 
 // An access to unmapped memory inside a kernel ends the launch as it would on a device.
@@ -472,7 +482,7 @@ void catch_faults() {}  // the sanitizer reports them
 
 // The host thread's own stack, which AddressSanitizer wants to hear of.
 void find_host_stack([[maybe_unused]] BlockState& b) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SOFTCUDA_ASAN
   thread_local void* low = nullptr;
   thread_local size_t bytes = 0;
   if (!low) {
@@ -504,7 +514,9 @@ Emulator::Emulator(uint64_t seed) : state_(std::make_unique<BlockState>()) {
   b.spin_mask = seed ? 7 : 63;
 }
 Emulator::~Emulator() {
-  if (state_->stacks) munmap(state_->stacks, size_t(kMaxThreads) * HOSTCUDA_STACK_BYTES);
+  if (!state_->stacks) return;
+  reset_stacks(*state_);
+  munmap(state_->stacks, size_t(kMaxThreads) * HOSTCUDA_STACK_BYTES);
 }
 
 int Emulator::run(const Grid& grid) {
@@ -530,7 +542,7 @@ int Emulator::run(const Grid& grid) {
   }
   BlockState* outer = running;
   running = &b;
-  IF_TSAN(__tsan_release(&b.sync[2]);)
+  IF_TSAN(__tsan_release(&b.grid_begin);)
   const size_t count = size_t(grid.blocks.x) * grid.blocks.y * grid.blocks.z;
   const std::vector<uint32_t> order = block_order(b, count);
   for (size_t n = 0; n < count && !b.error; n++) {
@@ -539,7 +551,7 @@ int Emulator::run(const Grid& grid) {
     b.index = {unsigned(i % grid.blocks.x), unsigned(i / grid.blocks.x % grid.blocks.y), unsigned(i / plane)};
     run_block(b);
   }
-  IF_TSAN(__tsan_acquire(&b.sync[2]);)
+  IF_TSAN(__tsan_acquire(&b.grid_end);)
   running = outer;
   if (b.fault_fiber) report_fault(b);
   if (b.error) reset_stacks(b);

@@ -43,6 +43,9 @@ inline HostcudaThread* self() {
 }
 
 // In spin loops of atomics other threads must get their turn.
+#ifdef __SANITIZE_THREAD__
+__attribute__((no_sanitize("thread")))
+#endif
 inline void give_way() {
   HostcudaBlock* block = self()->block;
   if ((++block->atomics & block->spin_mask) == 0) runtime->spin();
