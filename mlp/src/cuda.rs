@@ -71,9 +71,9 @@ pub fn kernels(shapes: &Shapes<'_>) -> Vec<Build> {
     let plain = |source| Build { source, defines: Vec::new() };
     let mut all = vec![plain(&crate::loss::SOURCE)];
     all.extend([DType::F32, DType::Bf16, DType::F16].map(crate::linear::build));
-    all.push(match shapes.dot {
-        Some((vectors, dim)) => crate::interaction::dot::build(vectors, dim),
-        None => plain(&crate::interaction::cat::SOURCE),
+    all.extend(match shapes.dot {
+        Some((vectors, dim)) => crate::interaction::dot::builds(vectors, dim),
+        None => crate::interaction::cat::builds(),
     });
     all.push(crate::optim::build(shapes.optimizer));
     all

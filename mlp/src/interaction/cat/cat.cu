@@ -1,9 +1,20 @@
 // Concatenation: copies of rows. One warp takes one sample.
 
+// Types of the bottom output, the result and their gradients, and of the vectors and theirs: 0 is f32, 1 f16, 2 bf16.
+#ifndef ELEMENT
+#define ELEMENT 0
+#endif
+#ifndef VECTORS
+#define VECTORS 0
+#endif
+
+using Value = Element<ELEMENT>;
+using Pooled = Element<VECTORS>;
+
 struct CatForwardArgs {
-    const float *bottom;
-    const float *vectors;
-    float *out;
+    const Value *bottom;
+    const Pooled *vectors;
+    Value *out;
     u64 bottom_stride;
     u64 vectors_stride;
     u64 out_stride;
@@ -13,10 +24,10 @@ struct CatForwardArgs {
 };
 
 struct CatBackwardArgs {
-    const float *bottom;
-    const float *d_out;
-    float *d_bottom;
-    float *d_vectors;
+    const Value *bottom;
+    const Value *d_out;
+    Value *d_bottom;
+    Pooled *d_vectors;
     u64 bottom_stride;
     u64 d_out_stride;
     u64 d_bottom_stride;
@@ -35,14 +46,15 @@ inline __device__ u64 samples_at_once() { return (u64)gridDim.x * blockDim.x / 3
 extern "C" __global__ void __launch_bounds__(256) cat_forward(const CatForwardArgs a) {
     const u32 lane = threadIdx.x % 32;
     for (u64 sample = first_sample(); sample < a.samples; sample += samples_at_once()) {
-        float *out = a.out + sample * a.out_stride;
-        const float *bottom = a.bottom + sample * a.bottom_stride, *vectors = a.vectors + sample * a.vectors_stride;
+        Value *out = a.out + sample * a.out_stride;
+        const Value *bottom = a.bottom + sample * a.bottom_stride;
+        const Pooled *vectors = a.vectors + sample * a.vectors_stride;
         for (u64 d = lane; d < a.bottom_cols; d += 32) {
             out[d] = bottom[d];
         }
 #pragma unroll 4
         for (u64 d = lane; d < a.vectors_cols; d += 32) {
-            out[a.bottom_cols + d] = vectors[d];
+            out[a.bottom_cols + d] = from_float<Value>(to_float(vectors[d]));
         }
     }
 }
@@ -50,14 +62,15 @@ extern "C" __global__ void __launch_bounds__(256) cat_forward(const CatForwardAr
 extern "C" __global__ void __launch_bounds__(256) cat_backward(const CatBackwardArgs a) {
     const u32 lane = threadIdx.x % 32;
     for (u64 sample = first_sample(); sample < a.samples; sample += samples_at_once()) {
-        const float *d_out = a.d_out + sample * a.d_out_stride, *bottom = a.bottom + sample * a.bottom_stride;
-        float *d_bottom = a.d_bottom + sample * a.d_bottom_stride, *d_vectors = a.d_vectors + sample * a.d_vectors_stride;
+        const Value *d_out = a.d_out + sample * a.d_out_stride, *bottom = a.bottom + sample * a.bottom_stride;
+        Value *d_bottom = a.d_bottom + sample * a.d_bottom_stride;
+        Pooled *d_vectors = a.d_vectors + sample * a.d_vectors_stride;
         for (u64 d = lane; d < a.bottom_cols; d += 32) {
-            d_bottom[d] = a.relu == 0 || bottom[d] > 0.0f ? d_out[d] : 0.0f;
+            d_bottom[d] = a.relu == 0 || to_float(bottom[d]) > 0.0f ? d_out[d] : from_float<Value>(0.0f);
         }
 #pragma unroll 4
         for (u64 d = lane; d < a.vectors_cols; d += 32) {
-            d_vectors[d] = d_out[a.bottom_cols + d];
+            d_vectors[d] = from_float<Pooled>(to_float(d_out[a.bottom_cols + d]));
         }
     }
 }

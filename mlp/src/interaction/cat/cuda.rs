@@ -3,8 +3,8 @@
 use super::{BackwardArgs, ForwardArgs};
 use crate::cuda::{THREADS, blocks};
 use crate::linear::Activation;
-use headlong_device::Stream;
-use headlong_device::cuda::{DevicePtr, Launch, Source};
+use headlong_device::cuda::{Build, Define, DevicePtr, Launch, Source};
+use headlong_device::{DType, Stream};
 
 pub static SOURCE: Source = Source { name: "mlp/cat", text: include_str!("cat.cu") };
 
@@ -53,7 +53,8 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
         bottom_cols: args.bottom.cols() as u64,
         vectors_cols: args.vectors.cols() as u64,
     };
-    run(stream, "cat_forward", args.bottom.rows(), &launched);
+    let types = [args.out.dtype(), args.vectors.dtype()];
+    run(stream, types, "cat_forward", args.bottom.rows(), &launched);
 }
 
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
@@ -71,12 +72,24 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
         vectors_cols: args.d_vectors.cols() as u64,
         relu: u64::from(args.bottom_activation == Activation::Relu),
     };
-    run(stream, "cat_backward", args.bottom.rows(), &launched);
+    let types = [args.d_out.dtype(), args.d_vectors.dtype()];
+    run(stream, types, "cat_backward", args.bottom.rows(), &launched);
+}
+
+/// The instances: f32 throughout, and 16-bit results of f32 and of 16-bit vectors.
+pub fn builds() -> Vec<Build> {
+    let (f32, bf16, f16) = (DType::F32, DType::Bf16, DType::F16);
+    let types = [[f32, f32], [bf16, f32], [bf16, bf16], [f16, f32], [f16, f16]];
+    types.iter().map(|&types| Build { source: &SOURCE, defines: defines(types).to_vec() }).collect()
+}
+
+fn defines([result, vectors]: [DType; 2]) -> [Define; 2] {
+    [Define::dtype("ELEMENT", result), Define::dtype("VECTORS", vectors)]
 }
 
 /// A warp a sample.
-fn run<A: Copy>(stream: &Stream, entry: &'static str, samples: usize, args: &A) {
+fn run<A: Copy>(stream: &Stream, types: [DType; 2], entry: &'static str, samples: usize, args: &A) {
     let stream = stream.cuda_body();
     let shape = Launch::new(blocks(stream, samples.div_ceil(THREADS as usize / 32)), THREADS);
-    stream.run(&SOURCE, &[], entry, shape, args);
+    stream.run(&SOURCE, &defines(types), entry, shape, args);
 }

@@ -4,7 +4,7 @@
 //! Forward `out = [bottom, vectors]`; backward the two parts of the gradient, the bottom's masked by its ReLU where asked.
 //!
 //! # Shapes
-//! bottom B × D, vectors B × V, out B × (D + V); f32, rows may be strided.
+//! bottom B × D, vectors B × V, out B × (D + V); types as in [`super::dot`], rows may be strided.
 //!
 //! # Work
 //! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two kernels. Errors: none; wrong shapes panic.
@@ -17,14 +17,16 @@ mod cuda;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cuda::SOURCE;
+pub(crate) use cuda::builds;
 
+use super::dot::types;
 pub use super::dot::{BackwardArgs, ForwardArgs};
 use headlong_device::{Device, Mat, Stream};
 
 /// Copies both inputs side by side. [`ForwardArgs::out`] is B × (D + V) here.
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     shapes(args.bottom, args.vectors, args.out);
+    types(args.bottom, args.vectors, args.out);
     match stream.device() {
         Device::Cpu => cpu::forward(stream, args),
         Device::Cuda(_) => cuda::forward(stream, args),
@@ -36,6 +38,8 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     shapes(args.d_bottom, args.d_vectors, args.d_out);
     shapes(args.bottom, args.d_vectors, args.d_out);
+    types(args.bottom, args.d_vectors, args.d_out);
+    types(args.d_bottom, args.d_vectors, args.d_out);
     match stream.device() {
         Device::Cpu => cpu::backward(stream, args),
         Device::Cuda(_) => cuda::backward(stream, args),

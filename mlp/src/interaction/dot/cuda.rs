@@ -1,10 +1,11 @@
-//! Launches of `dot.cu`.
+//! Launches of `dot.cu`, which computes in f32, whatever the matrices hold.
 
+use super::tensor::Tensor;
 use super::{BackwardArgs, ForwardArgs};
 use crate::cuda::blocks;
 use crate::linear::Activation;
 use headlong_device::cuda::{Build, CudaStream, Define, DevicePtr, Launch, Source};
-use headlong_device::{Mat, Stream};
+use headlong_device::{DType, Mat, Stream};
 
 pub static SOURCE: Source = Source { name: "mlp/dot", text: include_str!("dot.cu") };
 
@@ -54,14 +55,16 @@ struct Instance {
     dim: usize,
     row_tile: usize,
     warps: usize,
+    types: [DType; 2],
 }
 
 impl Instance {
-    fn of(vectors: usize, dim: usize) -> Self {
+    /// For results and vectors of these types.
+    fn of(vectors: usize, dim: usize, types: [DType; 2]) -> Self {
         // A warp has enough gradient tiles for its lanes, each as tall as registers allow.
         let groups = (32 / dim.div_ceil(4)).max(1);
         let row_tile = (vectors + 1).div_ceil(groups).next_multiple_of(4).min(28);
-        let mut instance = Self { vectors, dim, row_tile, warps: 1 };
+        let mut instance = Self { vectors, dim, row_tile, warps: 1, types };
         let bytes = instance.forward_bytes().max(instance.backward_bytes());
         instance.warps = (MAX_SHARED_BYTES / bytes).clamp(1, MAX_WARPS);
         instance
@@ -86,13 +89,15 @@ impl Instance {
         4 * self.warps * self.rows() * (self.stride() + self.rows().next_multiple_of(self.row_tile))
     }
 
-    fn defines(&self) -> [Define; 4] {
+    fn defines(&self) -> [Define; 6] {
         let define = |name, value: usize| Define::new(name, value as i64);
         [
             define("NUM_VECTORS", self.vectors),
             define("DIM", self.dim),
             define("ROW_TILE", self.row_tile),
             define("WARPS", self.warps),
+            Define::dtype("ELEMENT", self.types[0]),
+            Define::dtype("VECTORS", self.types[1]),
         ]
     }
 
@@ -115,14 +120,28 @@ impl Instance {
     }
 }
 
-/// The instance for a number of vectors of `dim` elements.
-pub fn build(vectors: usize, dim: usize) -> Build {
-    Build { source: &SOURCE, defines: Instance::of(vectors, dim).defines().to_vec() }
+/// The instances for a number of vectors of `dim` elements: f32 throughout, and 16-bit results of f32 and of 16-bit vectors.
+pub fn builds(vectors: usize, dim: usize) -> Vec<Build> {
+    let plain = |types| {
+        let defines = Instance::of(vectors, dim, types).defines().to_vec();
+        Build { source: &SOURCE, defines }
+    };
+    let mut all = vec![plain([DType::F32; 2])];
+    for result in [DType::Bf16, DType::F16] {
+        for types in [[result, DType::F32], [result; 2]] {
+            all.push(Tensor::of(vectors, dim, types).map_or_else(|| plain(types), |tensor| tensor.build()));
+        }
+    }
+    all
 }
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     let (bottom, vectors, out) = (args.bottom, args.vectors, args.out);
-    let instance = Instance::of(vectors.cols() / bottom.cols(), bottom.cols());
+    let (count, dim, types) = (vectors.cols() / bottom.cols(), bottom.cols(), [out.dtype(), vectors.dtype()]);
+    if let Some(tensor) = Tensor::of(count, dim, types) {
+        return tensor.forward(stream.cuda_body(), args);
+    }
+    let instance = Instance::of(count, dim, types);
     let launched = DotForwardArgs {
         bottom: bottom.device_ptr(),
         vectors: vectors.device_ptr(),
@@ -140,7 +159,12 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     let (bottom, vectors, d_out) = (args.bottom, args.vectors, args.d_out);
     let (d_bottom, d_vectors) = (args.d_bottom, args.d_vectors);
-    let instance = Instance::of(vectors.cols() / bottom.cols(), bottom.cols());
+    let (count, dim, types) =
+        (vectors.cols() / bottom.cols(), bottom.cols(), [d_out.dtype(), vectors.dtype()]);
+    if let Some(tensor) = Tensor::of(count, dim, types) {
+        return tensor.backward(stream.cuda_body(), args);
+    }
+    let instance = Instance::of(count, dim, types);
     let launched = DotBackwardArgs {
         bottom: bottom.device_ptr(),
         vectors: vectors.device_ptr(),
@@ -160,7 +184,13 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     instance.run(stream.cuda_body(), names, instance.backward_bytes(), bottom.rows(), &launched);
 }
 
-/// Whether all rows start at multiples of 16 bytes.
+/// Whether all rows start at multiples of four elements.
 fn is_aligned(mat: &Mat) -> bool {
-    mat.device_ptr().0.is_multiple_of(16) && mat.stride().is_multiple_of(4)
+    starts_at_multiples_of(4, mat)
+}
+
+/// Whether all rows start at multiples of `count` elements, or of 16 bytes, which is the widest access.
+pub fn starts_at_multiples_of(count: usize, mat: &Mat) -> bool {
+    let bytes = (count * mat.dtype().bytes()).min(16) as u64;
+    mat.device_ptr().0.is_multiple_of(bytes) && mat.stride().is_multiple_of(count)
 }

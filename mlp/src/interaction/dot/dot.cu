@@ -1,4 +1,4 @@
-// Dot interaction in f32. One warp takes one sample: it stages the rows of F in shared memory, and each lane keeps a tile of the
+// Dot interaction, computed in f32. One warp takes one sample: it stages the rows of F in shared memory, and each lane keeps a tile of the
 // result in registers. Samples need nobody but their own warp, so there is no barrier of the block anywhere.
 
 #ifndef NUM_VECTORS
@@ -6,6 +6,13 @@
 #endif
 #ifndef DIM
 #define DIM 16
+#endif
+// Types of the bottom output, the result and their gradients, and of the vectors and theirs: 0 is f32, 1 f16, 2 bf16.
+#ifndef ELEMENT
+#define ELEMENT 0
+#endif
+#ifndef VECTORS
+#define VECTORS 0
 #endif
 // Samples a block takes at a time, one a warp.
 #ifndef WARPS
@@ -15,6 +22,9 @@
 #ifndef ROW_TILE
 #define ROW_TILE 4
 #endif
+
+using Value = Element<ELEMENT>;
+using Pooled = Element<VECTORS>;
 
 constexpr u32 ROWS = NUM_VECTORS + 1;
 constexpr u32 PAIRS = ROWS * (ROWS - 1) / 2;
@@ -29,49 +39,47 @@ constexpr u32 ROW_GROUPS = (ROWS + ROW_TILE - 1) / ROW_TILE;
 constexpr u32 FACTORS = ROW_GROUPS * ROW_TILE;
 
 struct DotForwardArgs {
-    const float *bottom;
-    const float *vectors;
-    float *out;
+    const Value *bottom;
+    const Pooled *vectors;
+    Value *out;
     u64 bottom_stride;
     u64 vectors_stride;
     u64 out_stride;
     u64 samples;
-    // Whether the inputs' rows start at multiples of 16 bytes.
+    // Whether the inputs' rows start at multiples of four elements.
     u32 aligned;
 };
 
 struct DotBackwardArgs {
-    const float *bottom;
-    const float *vectors;
-    const float *d_out;
-    float *d_bottom;
-    float *d_vectors;
+    const Value *bottom;
+    const Pooled *vectors;
+    const Value *d_out;
+    Value *d_bottom;
+    Pooled *d_vectors;
     u64 bottom_stride;
     u64 vectors_stride;
     u64 d_out_stride;
     u64 d_bottom_stride;
     u64 d_vectors_stride;
     u64 samples;
-    // Whether the inputs' and the gradients' rows start at multiples of 16 bytes.
+    // Whether the inputs' and the gradients' rows start at multiples of four elements.
     u32 aligned;
     // Whether the bottom gradient is masked where the bottom output is not above zero.
     u32 relu;
 };
 
 // The rows [bottom; vectors] of a sample into shared memory, by one warp.
-inline __device__ void stage(const float *bottom, const float *vectors, float *rows, u32 lane, bool aligned) {
+inline __device__ void stage(const Value *bottom, const Pooled *vectors, float *rows, u32 lane, bool aligned) {
     if (ALIGNED_DIM && aligned) {
-        const float4 *first = reinterpret_cast<const float4 *>(bottom);
-        const float4 *others = reinterpret_cast<const float4 *>(vectors);
 #pragma unroll 8
         for (u32 i = lane; i < ROWS * QUADS; i += 32) {
-            const float4 quad = i < QUADS ? first[i] : others[i - QUADS];
-            *reinterpret_cast<float4 *>(rows + i / QUADS * STRIDE + i % QUADS * 4) = quad;
+            const f32x4 quad = i < QUADS ? load4(bottom + i * 4) : load4(vectors + (i - QUADS) * 4);
+            store4(rows + i / QUADS * STRIDE + i % QUADS * 4, quad);
         }
         return;
     }
     for (u32 i = lane; i < ROWS * DIM; i += 32) {
-        rows[i / DIM * STRIDE + i % DIM] = i < DIM ? bottom[i] : vectors[i - DIM];
+        rows[i / DIM * STRIDE + i % DIM] = i < DIM ? to_float(bottom[i]) : to_float(vectors[i - DIM]);
     }
     // Zeros behind the last element, of which there are none where DIM is a multiple of 4.
     for (u32 i = lane; i < ROWS * 4; i += 32) {
@@ -98,11 +106,11 @@ inline __device__ void multiply_tile(const float *rows, u32 high, u32 low, float
     }
 #pragma unroll 1
     for (u32 d = 0; d < QUADS * 4; d += 4) {
-        float4 x[4], y[4];
+        f32x4 x[4], y[4];
 #pragma unroll
         for (u32 r = 0; r < 4; r++) {
-            x[r] = *reinterpret_cast<const float4 *>(left[r] + d);
-            y[r] = *reinterpret_cast<const float4 *>(right[r] + d);
+            x[r] = load4(left[r] + d);
+            y[r] = load4(right[r] + d);
         }
 #pragma unroll
         for (u32 r = 0; r < 4; r++) {
@@ -146,12 +154,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) dot_forward(const DotFo
         }
         // All products are there before they are copied out side by side.
         __syncwarp();
-        float *out = a.out + sample * a.out_stride;
+        Value *out = a.out + sample * a.out_stride;
         for (u32 d = lane; d < DIM; d += 32) {
-            out[d] = rows[d];
+            out[d] = from_float<Value>(rows[d]);
         }
         for (u32 pair = lane; pair + 1 <= PAIRS; pair += 32) {
-            out[DIM + pair] = products[pair];
+            out[DIM + pair] = from_float<Value>(products[pair]);
         }
         // Everything is read before the next sample is staged over it.
         __syncwarp();
@@ -159,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) dot_forward(const DotFo
 }
 
 // G as a symmetric matrix of zero diagonal, FACTORS a row, by one warp.
-inline __device__ void expand(const float *gradient, float *factors, u32 lane) {
+inline __device__ void expand(const Value *gradient, float *factors, u32 lane) {
     for (u32 j = lane; j < ROWS; j += 32) {
         factors[j * FACTORS + j] = 0.0f;
         for (u32 i = ROWS; i < FACTORS; i++) {
@@ -169,7 +177,7 @@ inline __device__ void expand(const float *gradient, float *factors, u32 lane) {
 #pragma unroll 4
     for (u32 i = 1; i < ROWS; i++) {
         for (u32 j = lane; j < i; j += 32) {
-            const float value = gradient[i * (i - 1) / 2 + j];
+            const float value = to_float(gradient[i * (i - 1) / 2 + j]);
             factors[i * FACTORS + j] = value;
             factors[j * FACTORS + i] = value;
         }
@@ -177,16 +185,17 @@ inline __device__ void expand(const float *gradient, float *factors, u32 lane) {
 }
 
 // Four neighbouring elements, of which the last quad of a row may have fewer.
-inline __device__ void store_quad(float *row, u32 first, float4 quad, bool aligned) {
+template <class T>
+inline __device__ void store_quad(T *row, u32 first, f32x4 quad, bool aligned) {
     if (ALIGNED_DIM && aligned) {
-        *reinterpret_cast<float4 *>(row + first) = quad;
+        store4(row + first, quad);
         return;
     }
     const float values[4] = {quad.x, quad.y, quad.z, quad.w};
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
         if (first + i < DIM) {
-            row[first + i] = values[i];
+            row[first + i] = from_float<T>(values[i]);
         }
     }
 }
@@ -194,24 +203,24 @@ inline __device__ void store_quad(float *row, u32 first, float4 quad, bool align
 // A tile of gradients: four columns of ROW_TILE rows, each one chain over the rows of F in order.
 inline __device__ void gradient_tile(const DotBackwardArgs &a, u64 sample, const float *rows, const float *factors, u32 item) {
     const u32 first_row = item / QUADS * ROW_TILE, first = item % QUADS * 4;
-    const float *d_out = a.d_out + sample * a.d_out_stride;
-    float4 sums[ROW_TILE] = {};
+    const Value *d_out = a.d_out + sample * a.d_out_stride;
+    f32x4 sums[ROW_TILE] = {};
     if (first_row == 0) {
         // The bottom's gradient starts from that of its copy.
-        sums[0].x = d_out[first];
-        sums[0].y = first + 1 < DIM ? d_out[first + 1] : 0.0f;
-        sums[0].z = first + 2 < DIM ? d_out[first + 2] : 0.0f;
-        sums[0].w = first + 3 < DIM ? d_out[first + 3] : 0.0f;
+        sums[0].x = to_float(d_out[first]);
+        sums[0].y = first + 1 < DIM ? to_float(d_out[first + 1]) : 0.0f;
+        sums[0].z = first + 2 < DIM ? to_float(d_out[first + 2]) : 0.0f;
+        sums[0].w = first + 3 < DIM ? to_float(d_out[first + 3]) : 0.0f;
     }
     for (u32 j = 0; j < ROWS; j++) {
-        const float4 x = *reinterpret_cast<const float4 *>(rows + j * STRIDE + first);
+        const f32x4 x = load4(rows + j * STRIDE + first);
 #pragma unroll
         for (u32 i = 0; i < ROW_TILE; i += 4) {
-            const float4 quad = *reinterpret_cast<const float4 *>(factors + j * FACTORS + first_row + i);
+            const f32x4 quad = load4(factors + j * FACTORS + first_row + i);
             const float g[4] = {quad.x, quad.y, quad.z, quad.w};
 #pragma unroll
             for (u32 r = 0; r < 4; r++) {
-                float4 &sum = sums[i + r];
+                f32x4 &sum = sums[i + r];
                 sum.x = fmaf(g[r], x.x, sum.x);
                 sum.y = fmaf(g[r], x.y, sum.y);
                 sum.z = fmaf(g[r], x.z, sum.z);
@@ -220,15 +229,15 @@ inline __device__ void gradient_tile(const DotBackwardArgs &a, u64 sample, const
         }
     }
     if (first_row == 0) {
-        float4 sum = sums[0];
-        const float4 output = *reinterpret_cast<const float4 *>(rows + first);
+        f32x4 sum = sums[0];
+        const f32x4 output = load4(rows + first);
         sum.x = !a.relu || output.x > 0.0f ? sum.x : 0.0f;
         sum.y = !a.relu || output.y > 0.0f ? sum.y : 0.0f;
         sum.z = !a.relu || output.z > 0.0f ? sum.z : 0.0f;
         sum.w = !a.relu || output.w > 0.0f ? sum.w : 0.0f;
         store_quad(a.d_bottom + sample * a.d_bottom_stride, first, sum, a.aligned != 0);
     }
-    float *d_vectors = a.d_vectors + sample * a.d_vectors_stride;
+    Pooled *d_vectors = a.d_vectors + sample * a.d_vectors_stride;
 #pragma unroll
     for (u32 i = 0; i < ROW_TILE; i++) {
         const u32 row = first_row + i;
@@ -258,26 +267,25 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) dot_backward(const DotB
 
 // ---- samples whose rows do not fit into shared memory: a block takes a sample, a thread an output at a time --------------
 
-inline __device__ const float *row_at(const float *bottom, const float *vectors, u32 row) {
-    return row == 0 ? bottom : vectors + (row - 1) * DIM;
+inline __device__ float feature(const Value *bottom, const Pooled *vectors, u32 row, u32 d) {
+    return row == 0 ? to_float(bottom[d]) : to_float(vectors[(row - 1) * DIM + d]);
 }
 
 extern "C" __global__ void __launch_bounds__(128) dot_forward_large(const DotForwardArgs a) {
     for (u64 sample = blockIdx.x; sample < a.samples; sample += gridDim.x) {
-        const float *bottom = a.bottom + sample * a.bottom_stride, *vectors = a.vectors + sample * a.vectors_stride;
-        float *out = a.out + sample * a.out_stride;
+        const Value *bottom = a.bottom + sample * a.bottom_stride;
+        const Pooled *vectors = a.vectors + sample * a.vectors_stride;
+        Value *out = a.out + sample * a.out_stride;
         for (u32 d = threadIdx.x; d < DIM; d += blockDim.x) {
             out[d] = bottom[d];
         }
         for (u32 i = 1; i < ROWS; i++) {
-            const float *x = row_at(bottom, vectors, i);
             for (u32 j = threadIdx.x; j < i; j += blockDim.x) {
-                const float *y = row_at(bottom, vectors, j);
                 float sum = 0.0f;
                 for (u32 d = 0; d < DIM; d++) {
-                    sum = fmaf(x[d], y[d], sum);
+                    sum = fmaf(feature(bottom, vectors, i, d), feature(bottom, vectors, j, d), sum);
                 }
-                out[DIM + i * (i - 1) / 2 + j] = sum;
+                out[DIM + i * (i - 1) / 2 + j] = from_float<Value>(sum);
             }
         }
     }
@@ -285,20 +293,22 @@ extern "C" __global__ void __launch_bounds__(128) dot_forward_large(const DotFor
 
 extern "C" __global__ void __launch_bounds__(128) dot_backward_large(const DotBackwardArgs a) {
     for (u64 sample = blockIdx.x; sample < a.samples; sample += gridDim.x) {
-        const float *bottom = a.bottom + sample * a.bottom_stride, *vectors = a.vectors + sample * a.vectors_stride;
-        const float *d_out = a.d_out + sample * a.d_out_stride;
+        const Value *bottom = a.bottom + sample * a.bottom_stride;
+        const Pooled *vectors = a.vectors + sample * a.vectors_stride;
+        const Value *d_out = a.d_out + sample * a.d_out_stride;
         for (u32 item = threadIdx.x; item < ROWS * DIM; item += blockDim.x) {
             const u32 i = item / DIM, d = item % DIM;
-            float sum = i == 0 ? d_out[d] : 0.0f;
+            float sum = i == 0 ? to_float(d_out[d]) : 0.0f;
             for (u32 j = 0; j < ROWS; j++) {
                 const u32 high = max(i, j), low = min(i, j);
-                const float factor = i == j ? 0.0f : d_out[DIM + high * (high - 1) / 2 + low];
-                sum = fmaf(factor, row_at(bottom, vectors, j)[d], sum);
+                const float factor = i == j ? 0.0f : to_float(d_out[DIM + high * (high - 1) / 2 + low]);
+                sum = fmaf(factor, feature(bottom, vectors, j, d), sum);
             }
             if (i > 0) {
-                a.d_vectors[sample * a.d_vectors_stride + item - DIM] = sum;
+                a.d_vectors[sample * a.d_vectors_stride + item - DIM] = from_float<Pooled>(sum);
             } else {
-                a.d_bottom[sample * a.d_bottom_stride + d] = !a.relu || bottom[d] > 0.0f ? sum : 0.0f;
+                const bool passes = !a.relu || to_float(bottom[d]) > 0.0f;
+                a.d_bottom[sample * a.d_bottom_stride + d] = from_float<Value>(passes ? sum : 0.0f);
             }
         }
     }

@@ -7,13 +7,17 @@
 //! its row. With [`BackwardArgs::bottom_activation`] the bottom gradient is masked in the same pass.
 //!
 //! # Shapes
-//! bottom B × D, vectors B × (T·D), output B × [`output_width`]; f32, rows may be strided.
+//! bottom B × D, vectors B × (T·D), output B × [`output_width`]; f32, rows may be strided. On a device the bottom, the output and
+//! their gradients may together be bf16 or f16, with vectors and their gradients of f32 or that type: then products are of that type
+//! on tensor cores where D is a multiple of 16, and rows of the output that have room are filled up with zeros to a multiple of
+//! eight. Sums are f32.
 //!
 //! # Sums
 //! The product of vectors of up to 64 elements is one fused chain in their order. That of longer ones is summed in sixteen
 //! lanes (lane l takes elements l, l + 16, …, fused), then lanes l and l + 8, l and l + 4, l and l + 2, l and l + 1. A gradient
 //! is one fused chain over the rows of `F` in order; the bottom's starts from the gradient of the copy. So results depend on the
-//! sample alone: not on threads, place in the batch or instruction set.
+//! sample alone: not on threads, place in the batch or instruction set. On a device every product is one fused chain, and gradients are
+//! the CPU's bits; tensor cores have an order of their own.
 //!
 //! # Work
 //! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two kernels. Errors: none; wrong shapes panic.
@@ -23,14 +27,15 @@
 
 mod cpu;
 mod cuda;
+mod tensor;
 #[cfg(test)]
 mod tests;
 mod vector;
 
-pub(crate) use cuda::build;
+pub(crate) use cuda::builds;
 
 use crate::linear::Activation;
-use headlong_device::{Device, Mat, Stream};
+use headlong_device::{DType, Device, Mat, Stream};
 
 /// Columns of the output: `dim + T(T + 1) / 2` for T vectors of `dim` elements.
 pub const fn output_width(num_vectors: usize, dim: usize) -> usize {
@@ -51,6 +56,7 @@ pub struct ForwardArgs<'a> {
 /// The bottom output and the products of all pairs.
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     shapes(args.bottom, args.vectors, args.out);
+    types(args.bottom, args.vectors, args.out);
     match stream.device() {
         Device::Cpu => cpu::forward(stream, args),
         Device::Cuda(_) => cuda::forward(stream, args),
@@ -79,11 +85,19 @@ pub struct BackwardArgs<'a> {
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     shapes(args.bottom, args.vectors, args.d_out);
     shapes(args.d_bottom, args.d_vectors, args.d_out);
+    types(args.bottom, args.vectors, args.d_out);
+    types(args.d_bottom, args.d_vectors, args.d_out);
     match stream.device() {
         Device::Cpu => cpu::backward(stream, args),
         Device::Cuda(_) => cuda::backward(stream, args),
         device => unreachable!("no op runs on {device}"),
     }
+}
+
+pub(super) fn types(bottom: &Mat, vectors: &Mat, out: &Mat) {
+    assert_eq!(bottom.dtype(), out.dtype(), "slot `{}`: element type", bottom.name());
+    let fits = vectors.dtype() == DType::F32 || vectors.dtype() == out.dtype();
+    assert!(fits, "slot `{}`: element type {:?} with {:?}", vectors.name(), vectors.dtype(), out.dtype());
 }
 
 fn shapes(bottom: &Mat, vectors: &Mat, out: &Mat) {

@@ -4,6 +4,8 @@ use crate::testing::{frozen, frozen_on, values, wide_on};
 use headlong_device::testing::{small_integers, uniform};
 use headlong_device::vector::{Isa, force_isa};
 
+mod cuda_sixteen_bits;
+
 struct Case {
     samples: usize,
     vectors: usize,
