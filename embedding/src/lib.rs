@@ -69,7 +69,7 @@
 //! ```
 
 pub mod checkpoint;
-mod cuda;
+pub mod cuda;
 pub mod error;
 pub mod hybrid;
 pub mod ids;

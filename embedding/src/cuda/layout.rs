@@ -181,3 +181,50 @@ impl Places {
 pub(crate) fn blocks(needed: usize, multiprocessors: u32, per_multiprocessor: u32) -> u32 {
     needed.clamp(1, (multiprocessors * per_multiprocessor) as usize) as u32
 }
+
+#[cfg(test)]
+mod cuda_tests {
+    use super::*;
+    use crate::cuda::FlagsMemory;
+    use crate::route::cuda::ROUTE;
+    use headlong_device::cuda::testing::layout_test;
+
+    /// `struct Staged`, which the host writes word by word.
+    #[repr(C)]
+    struct Staged {
+        num_samples: u32,
+        generation: u32,
+        rest: u32,
+        unused: u32,
+    }
+
+    /// `struct StagedTable`, likewise.
+    #[repr(C)]
+    struct StagedTable {
+        num_ids: u32,
+        mode: u32,
+    }
+
+    #[test]
+    fn descriptions_lie_as_kernels_read_them() {
+        layout_test!(
+            Table, &ROUTE, &[];
+            weights, first, second, home, rows, dim, first_column, first_entry, ids, offsets, factors, first_tile, num_tiles,
+            flags, num_frequent, first_touched, first_gradient, unused
+        );
+        layout_test!(Staged, &ROUTE, &[]; num_samples, generation, rest, unused);
+        layout_test!(StagedTable, &ROUTE, &[]; num_ids, mode);
+        assert_eq!(size_of::<Table>(), 4 * Table::default().words().len());
+        assert_eq!((size_of::<Staged>(), size_of::<StagedTable>()), (4 * STAGED_WORDS, 4 * STAGED_TABLE_WORDS));
+        assert!(size_of::<FlagsMemory>() > 0);
+    }
+
+    #[test]
+    fn offsets_travel_with_tables_that_were_planned_for_bags() {
+        let specs = [TableSpec::new("a", 5, 4), TableSpec::new("b", 5, 4)];
+        let layout = Layout::new(&specs, 10, &[10, 5000]);
+        assert_eq!((layout.num_tiles, layout.tables[1].first_entry()), (3, TILE));
+        assert!(layout.tables[0].offsets > layout.main_words && layout.tables[1].offsets < layout.main_words);
+        assert_eq!(layout.tile_tables(), [0, 1, 1]);
+    }
+}

@@ -15,11 +15,13 @@
 //! chunks are added in eight runs of neighbours, then the runs in order. `sum_blocks` has no part in it: results are equal to the
 //! CPU's where sums are exact, and within rounding elsewhere.
 
+mod kernels;
 pub(crate) mod layout;
 pub(crate) mod set;
 pub(crate) mod staging;
 pub(crate) mod tables;
 
+pub use kernels::{all_kernels, kernels};
 pub(crate) use set::{CudaSet, DeviceRoute};
 pub(crate) use tables::{DeviceTables, FlagsMemory};
 

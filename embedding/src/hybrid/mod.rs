@@ -60,6 +60,7 @@ mod update;
 mod vector;
 
 pub use cuda::DeviceSlots;
+pub(crate) use cuda::EXCHANGE;
 pub use node::{NodeProxy, RankExchange};
 pub(crate) use partition::mix;
 pub use partition::{MAX_OWNERS, Owner, Partition, Place, TablePlacement};

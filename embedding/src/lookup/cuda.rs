@@ -57,3 +57,17 @@ pub(crate) fn lookup(stream: &CudaStream, instance: Instance, from: &From, vecto
     let defines = defines(instance.for_matrix(vectors), dtype_number(vectors.dtype()), from.origins.is_some());
     stream.run(&LOOKUP, &defines, "lookup", Launch::new(grid, BLOCK), &args);
 }
+
+#[cfg(test)]
+mod cuda_tests {
+    use super::*;
+    use headlong_device::cuda::testing::layout_test;
+
+    #[test]
+    fn arguments_lie_as_kernels_read_them() {
+        layout_test!(
+            LookupArgs, &LOOKUP, &[];
+            tables, staged, origins, received, vectors, stride, num_tables, max_samples
+        );
+    }
+}

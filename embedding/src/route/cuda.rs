@@ -327,3 +327,25 @@ impl Sorted {
 }
 
 const _: () = assert!(TILE.is_multiple_of(CHUNK), "chunks of different tables have places of their own");
+
+#[cfg(test)]
+mod cuda_tests {
+    use super::*;
+    use headlong_device::cuda::testing::layout_test;
+
+    #[test]
+    fn arguments_lie_as_kernels_read_them() {
+        layout_test!(
+            SortArgs, &ROUTE, &[];
+            tables, tile_tables, num_entries, keys_in, values_in, keys_out, values_out, counts, totals, stride, num_tables, num_tiles, shift, mask, values_are_positions
+        );
+        layout_test!(
+            KeysArgs, &ROUTE, &[];
+            tables, tile_tables, staged, keys, samples, counts, flags, num_tiles, mask
+        );
+        layout_test!(
+            ChunksArgs, &ROUTE, &[];
+            tables, tile_tables, num_entries, keys, tile_chunks, tile_longs, tile_rows, chunk_starts, chunk_ends, long_firsts, long_ends, row_numbers, row_starts, totals, stride, num_tables, num_tiles
+        );
+    }
+}

@@ -185,3 +185,17 @@ pub(crate) fn update_frequent(
     let grid = blocks(shape.1.div_ceil(WARPS), stream.device().multiprocessors(), 16);
     stream.run(&UPDATE, &defines, "update_frequent", Launch::new(grid, BLOCK), &args);
 }
+
+#[cfg(test)]
+mod cuda_tests {
+    use super::*;
+    use headlong_device::cuda::testing::layout_test;
+
+    #[test]
+    fn arguments_lie_as_kernels_read_them() {
+        layout_test!(
+            UpdateArgs, &UPDATE, &[];
+            tables, tile_tables, staged, chunk_starts, chunk_ends, long_firsts, long_ends, totals, keys, values, samples, gradients, partials, row_numbers, destinations, to_owners, frequent, device_step, stride, partial_stride, step, constants, seed, num_tables, num_frequent
+        );
+    }
+}

@@ -61,7 +61,6 @@ pub(super) struct AskedArgs {
     pub(super) slot_words: u32,
     pub(super) slot_rows: u32,
     pub(super) slot_elements: u32,
-    pub(super) unused: u32,
 }
 
 impl RankTables {
@@ -115,7 +114,6 @@ impl RankTables {
             slot_words: words as u32,
             slot_rows: rows as u32,
             slot_elements: elements as u32,
-            unused: 0,
         }
     }
 
@@ -141,5 +139,23 @@ impl RankTables {
         };
         let tiles = blocks(self.owned_layout.num_tiles, stream.device().multiprocessors(), 16);
         stream.run(&EXCHANGE, &self.instance.defines(), "answer", Launch::new(tiles, BLOCK), &args);
+    }
+}
+
+#[cfg(test)]
+mod cuda_tests {
+    use super::*;
+    use headlong_device::cuda::testing::layout_test;
+
+    #[test]
+    fn arguments_lie_as_kernels_read_them() {
+        layout_test!(
+            RequestArgs, &EXCHANGE, &[];
+            tables, tile_tables, num_entries, bases, keys, values, row_numbers, row_starts, firsts, places, ids, origins, destinations, flags, num_tables, num_owners, num_tiles, slot_words, slot_rows, slot_elements
+        );
+        layout_test!(
+            AskedArgs, &EXCHANGE, &[];
+            tables, tile_tables, ids, places, num_entries, keys, values, vectors, flags, num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements
+        );
     }
 }

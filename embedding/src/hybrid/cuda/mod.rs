@@ -15,6 +15,8 @@
 mod launch;
 mod steps;
 
+pub(crate) use launch::EXCHANGE;
+
 use super::partition::{Owner, Partition};
 use super::reduce::FrequentLayout;
 use super::set::HybridTable;

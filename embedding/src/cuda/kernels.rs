@@ -1,0 +1,69 @@
+//! All instances of the kernels of tables: what `headlong kernels build` and the compile gate need.
+
+use super::{Instance, dtype_number};
+use crate::hybrid::EXCHANGE;
+use crate::lookup::cuda::{LOOKUP, defines as lookup_defines};
+use crate::route::cuda::ROUTE;
+use crate::update::cuda::{UPDATE, defines as update_defines};
+use headlong_device::DType;
+use headlong_device::cuda::{Build, Define, Source};
+use headlong_device::optimizer::Optimizer;
+
+/// The kernels that sets of these tables launch: tables of `dims` whose rows are `rows`, vectors and their gradients of type
+/// `vectors`, rows moved by `optimizer`; with `several` ranks also what goes between them.
+pub fn kernels(dims: &[usize], rows: DType, vectors: DType, optimizer: &Optimizer, several: bool) -> Vec<Build> {
+    let build = |source: &'static Source, defines: &[Define]| Build { source, defines: defines.to_vec() };
+    let instance = Instance::new(dims.iter().copied(), rows);
+    let vectors = dtype_number(vectors);
+    let mut builds = vec![
+        build(&ROUTE, &[]),
+        build(&LOOKUP, &lookup_defines(instance, vectors, false)),
+        build(&UPDATE, &update_defines(instance, vectors, false, Some(optimizer))),
+    ];
+    if several {
+        builds.extend([
+            build(&EXCHANGE, &instance.defines()),
+            build(&EXCHANGE, &Instance::GENERIC.defines()),
+            build(&LOOKUP, &lookup_defines(instance, vectors, true)),
+            build(&UPDATE, &update_defines(instance, vectors, false, None)),
+            build(&UPDATE, &update_defines(instance, 0, true, Some(optimizer))),
+        ]);
+        builds.dedup_by(|a, b| std::ptr::eq(a.source, b.source) && a.defines == b.defines);
+    }
+    builds
+}
+
+/// Instances for every dim that models use, every element type and every optimiser.
+pub fn all_kernels() -> Vec<Build> {
+    let optimizers = crate::testing::every_optimizer();
+    let mut all: Vec<Build> = Vec::new();
+    // Dim 1 stands for all that have no instance of their own.
+    for dim in [1, 16, 32, 64, 128] {
+        for rows in [DType::F32, DType::F16, DType::Bf16] {
+            let vectors = if rows == DType::F32 { vec![DType::F32] } else { vec![DType::F32, rows] };
+            for (vectors, optimizer) in vectors.iter().flat_map(|&v| optimizers.iter().map(move |o| (v, o))) {
+                for build in kernels(&[dim], rows, vectors, optimizer, true) {
+                    let is_it = |b: &Build| std::ptr::eq(b.source, build.source) && b.defines == build.defines;
+                    if !all.iter().any(is_it) {
+                        all.push(build);
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod cuda_tests {
+    use super::*;
+
+    #[test]
+    fn instances_are_named_once() {
+        let all = all_kernels();
+        assert!(all.len() > 100, "{}", all.len());
+        let few = kernels(&[16, 16], DType::F32, DType::F32, &Optimizer::Sgd, false);
+        assert_eq!(few.len(), 3);
+        assert_eq!(kernels(&[16, 20], DType::F32, DType::F32, &Optimizer::Sgd, false)[1].defines[0].value, 0);
+    }
+}
