@@ -7,6 +7,7 @@
 //! graph      a captured step, replayed by one call               kernel  sources, defines, launches
 //! compile    text to cubin by NVRTC                              cache   compiled kernels on disk
 //! blas       matrix products of cuBLASLt, planned once           step    learning rate and step number on the device
+//! nvtx       named ranges for profilers
 //! ```
 //!
 //! Every `.cu` file is compiled behind `device/cuda/prelude.cuh`; its kernels are `extern "C"` and take one struct by value.
@@ -22,6 +23,7 @@ mod graph;
 mod kernel;
 mod libraries;
 mod memory;
+pub mod nvtx;
 mod probe;
 mod step;
 mod stream;

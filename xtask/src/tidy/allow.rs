@@ -122,6 +122,7 @@ pub const ENVIRONMENT_READERS: &[Exception] = &[
     only("device/src/cuda/libraries.rs", "where CUDA's libraries are; no result depends on it"),
     only("device/src/cuda/cache.rs", "where compiled kernels are kept; no result depends on it"),
     only("device/tests/conformance.rs", "tests that run themselves again in a process of their own"),
+    only("device/src/cuda/nvtx.rs", "a profiler says there which library listens; no result depends on it"),
     only("device/src/cuda/testing.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
     only("xtask/src/require.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
     always("comm/src/launcher_env.rs", "torchrun, mpirun, srun and Kubernetes say rank and address there"),
