@@ -1,12 +1,12 @@
 //! From a configuration to a model in memory: every slot planned, every arena frozen, every weight initialised. After this
 //! nothing is allocated.
 
-use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Interaction};
+use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Interaction, Precision};
 use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::schedule::Call;
 use crate::share::Share;
-use headlong_comm::{CommError, CommOptions, Communicator, Topology};
+use headlong_comm::{CommError, CommOptions, Communicator, DeviceCollectives, Topology};
 use headlong_device::cuda::DeviceMemory;
 use headlong_device::optimizer::Optimizer;
 use headlong_device::{Arena, Device, Mat, SlotId, Stream};
@@ -100,6 +100,8 @@ pub struct Model {
     pub(crate) loss_sums: Mat,
     /// Learning rates and number of the step, on a device with memory of its own: for the dense parameters, then for the tables.
     device_steps: Option<DeviceMemory>,
+    /// The other ranks' devices, where there are several.
+    devices: Option<Box<dyn DeviceCollectives>>,
 }
 
 /// A dense parameter as checkpoints name it.
@@ -197,7 +199,7 @@ impl Model {
             last,
             max_samples: sizes.micro,
             sum_blocks: sizes.own_blocks(),
-            compute: Compute::F32,
+            compute: compute(config.train.precision),
         };
         let bottom_plan = spec("bottom", &bottom_widths, Activation::Relu).add_to(&mut plans);
         let top_plan = spec("top", &top_widths, Activation::None).add_to(&mut plans);
@@ -263,6 +265,7 @@ impl Model {
             frequent: leading(ids.leading.frequent),
             loss_sums: leading(ids.leading.loss_sums),
             device_steps: None,
+            devices: None,
             votes: leading(ids.leading.votes),
             all_logits: mat(ids.all_logits),
             parameters: parameters(&arenas.parameters),
@@ -409,6 +412,16 @@ impl Model {
     }
 }
 
+/// What products of the dense network take.
+fn compute(precision: Precision) -> Compute {
+    match precision {
+        Precision::F32 => Compute::F32,
+        Precision::Tf32 => Compute::Tf32,
+        Precision::Bf16 => Compute::Bf16,
+        Precision::F16 => Compute::F16,
+    }
+}
+
 fn widths(first: usize, rest: &[usize]) -> Vec<usize> {
     std::iter::once(first).chain(rest.iter().copied()).collect()
 }
@@ -426,9 +439,9 @@ fn build_tables(
     parts: &RankParts<'_>,
 ) -> Result<HybridSet> {
     let specs = table_specs(config, table_rows);
-    // One rank looks dense rows up straight from the ids; other tables and other ranks need room for every batch.
+    // One rank looks dense rows up straight from the ids; other tables, other ranks and devices need room for every batch.
     let staged = |spec: &TableSpec| parts.registry.kind(spec).is_ok_and(|kind| !kind.shows_rows());
-    let planned = sizes.ranks > 1 || specs.iter().any(staged);
+    let planned = sizes.ranks > 1 || stream.as_cuda().is_some() || specs.iter().any(staged);
     let max_samples = sizes.step.max(if planned { sizes.evaluation } else { 0 });
     let options = HybridOptions {
         set: SetOptions {

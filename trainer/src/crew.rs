@@ -189,6 +189,7 @@ impl Crew {
             Ok(Engine::new(model, lanes, Recorder::since(blueprint.record, blueprint.begun)))
         });
         let crew = Self::new(engines.collect::<Result<_>>()?);
+        crew.all(Engine::meet_devices)?;
         Ok(Self { blueprint: Some(blueprint), ..crew })
     }
 

@@ -93,6 +93,14 @@ impl Engine {
         Self { model, lanes, recorder, now: 0, primed: false, sent, pending, finished, logits }
     }
 
+    /// Meets the other ranks' devices, where models lie on devices: all ranks call it together, before the first batch.
+    ///
+    /// # Errors
+    /// A rank without what all of them need, or one that is gone.
+    pub(crate) fn meet_devices(&mut self) -> Result<()> {
+        self.model.meet_devices(self.lanes.stream(crate::lanes::Lane::Comm))
+    }
+
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model

@@ -20,6 +20,7 @@
 //! **The order of collectives is the order of these lines**, hence the same on all ranks.
 
 mod by_node;
+mod by_slot;
 
 use crate::build::{BatchIds, BatchSlot, Model, is_dot};
 use crate::config::IdsChoice;
@@ -169,6 +170,10 @@ const fn stage(
 /// Gathers the infrequent rows that the ranks have asked this one for.
 fn answer(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let route = call.now.route();
+    if model.runs_ahead() {
+        model.tables.answer_on_device(stream, &route, &model.asked);
+        return Ok(());
+    }
     let (answers, _) = route.vector_exchange();
     let mut asked = model.asked.write::<f32>();
     let answered = model.tables.answer(stream, &route, first_mut(asked.data_mut(), answers));
@@ -177,6 +182,9 @@ fn answer(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
 
 /// Vectors of infrequent rows go from their owners to whoever asked.
 fn exchange_vectors(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    if let Some(devices) = model.devices() {
+        return by_slot::exchange_vectors(model, devices, stream);
+    }
     if let Some(mut proxy) = call.now.proxy() {
         return by_node::exchange_vectors(model, stream, call.now, &mut proxy);
     }
@@ -190,8 +198,12 @@ fn exchange_vectors(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<(
 /// The frequent rows, from this rank's replica. Bags that hold infrequent rows as well wait for [`pool`].
 fn lookup_frequent(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let vectors = model.vectors.first_rows(call.num_samples);
-    let found =
-        model.tables.lookup_frequent(stream, &BatchIds(&call.now.batch()), &call.now.route(), &vectors);
+    let route = call.now.route();
+    if model.runs_ahead() {
+        model.tables.lookup_frequent_on_device(stream, &route, &vectors);
+        return Ok(());
+    }
+    let found = model.tables.lookup_frequent(stream, &BatchIds(&call.now.batch()), &route, &vectors);
     found.map_err(|error| failed("the vectors of a batch cannot be looked up", error))
 }
 
@@ -201,6 +213,9 @@ fn pool(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let batch = call.now.batch();
     let pooled = if model.is_alone() {
         model.tables.lookup_alone(stream, &BatchIds(&batch), &call.now.route(), &vectors)
+    } else if model.runs_ahead() {
+        model.tables.pool_on_device(stream, &call.now.route(), &model.requested, &vectors);
+        Ok(())
     } else {
         let (route, received) = (call.now.route(), model.requested.read::<f32>());
         let (_, requests) = route.vector_exchange();
@@ -253,6 +268,9 @@ fn route(model: &Model, stream: &Stream, _: &Call<'_>, slot: &BatchSlot) -> Resu
     let ids = BatchIds(&batch);
     let routed = if model.is_alone() {
         model.tables.route_alone(stream, &ids, &mut route)
+    } else if model.runs_ahead() {
+        model.tables.route_on_device(stream, &mut route);
+        Ok(())
     } else {
         model.tables.route(stream, &ids, model.block_len_of_step(slot), &mut route)
     };
@@ -261,6 +279,9 @@ fn route(model: &Model, stream: &Stream, _: &Call<'_>, slot: &BatchSlot) -> Resu
 
 /// Ranks ask owners for rows. Where every rank holds the ids of the whole batch, nobody needs to ask.
 fn exchange_ids(model: &Model, stream: &Stream, slot: &BatchSlot) -> Result<()> {
+    if let Some(devices) = model.devices() {
+        return by_slot::exchange_ids(devices, stream, slot);
+    }
     if model.ids == IdsChoice::Known {
         return Ok(());
     }
@@ -281,6 +302,10 @@ fn exchange_ids(model: &Model, stream: &Stream, slot: &BatchSlot) -> Result<()> 
 /// Owners sort what they were asked for.
 fn accept(model: &Model, stream: &Stream, slot: &BatchSlot) -> Result<()> {
     let mut route = slot.route_mut();
+    if model.runs_ahead() {
+        model.tables.accept_on_device(stream, &mut route);
+        return Ok(());
+    }
     let accepted = if model.ids == IdsChoice::Known {
         let shares = slot.shares();
         let ids: Vec<_> = shares.iter().map(BatchIds).collect();
@@ -393,6 +418,11 @@ fn bottom_backward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()
 /// Sums the gradients of each row over this rank's samples: infrequent rows for their owners, frequent ones for the all-reduce.
 fn reduce(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let d_vectors = model.d_vectors.first_rows(call.num_samples);
+    if model.runs_ahead() {
+        let (to_owners, frequent) = (&model.requested, &model.frequent);
+        model.tables.reduce_on_device(stream, &call.now.route(), &d_vectors, to_owners, frequent);
+        return Ok(());
+    }
     let (mut to_owners, mut frequent) = (model.requested.write::<f32>(), model.frequent.write::<f32>());
     let route = call.now.route();
     let (_, requests) = route.vector_exchange();
@@ -403,6 +433,9 @@ fn reduce(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
 
 /// Gradients of infrequent rows go the way back that their vectors came.
 fn exchange_gradients(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    if let Some(devices) = model.devices() {
+        return by_slot::exchange_gradients(model, devices, stream);
+    }
     if let Some(mut proxy) = call.now.proxy() {
         return by_node::exchange_gradients(model, stream, call.now, &mut proxy);
     }
@@ -419,6 +452,9 @@ fn exchange_gradients(model: &Model, stream: &Stream, call: &Call<'_>) -> Result
 /// The one all-reduce of a step: gradients of frequent rows, loss sums, dense gradients, in this order in one memory. Frequent
 /// rows are updated as soon as their piece of the sum is final; a transport that moves bytes by itself goes on meanwhile.
 fn all_reduce_and_update_frequent(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    if let Some(devices) = model.devices() {
+        return by_slot::all_reduce_and_update_frequent(model, devices, stream);
+    }
     let (mut failure, frequent_len) = (Ok(()), model.tables.frequent_len());
     let mut gradients = model.reduced.write_all::<f32>();
     let reduced =
@@ -443,6 +479,9 @@ fn update_infrequent(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<
     let updated = if model.is_alone() {
         let d_vectors = model.d_vectors.first_rows(call.num_samples);
         model.tables.update_alone(stream, &route, &d_vectors, &call.sparse_step)
+    } else if model.runs_ahead() {
+        model.tables.update_infrequent_on_device(stream, &route, &model.asked);
+        Ok(())
     } else {
         let (answers, _) = route.vector_exchange();
         let asked = model.asked.read::<f32>();
@@ -469,7 +508,10 @@ fn dense_optimizer(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()
 }
 
 /// The logits of all ranks, in the order of the samples. The last shares may be short: what lies behind them is not looked at.
-fn gather_logits(model: &Model, _: &Stream, call: &Call<'_>) -> Result<()> {
+fn gather_logits(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    if let Some(devices) = model.devices() {
+        return by_slot::gather_logits(model, devices, stream, call);
+    }
     let share_len = call.num_samples_of_all.div_ceil(model.communicator.num_ranks());
     let (mine, mut all) = (model.logits.read::<f32>(), model.all_logits.write::<f32>());
     let (mine, all) = (&mine.data()[..share_len], all.data_mut());

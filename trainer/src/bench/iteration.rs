@@ -54,8 +54,8 @@ pub fn run(arguments: &IterationArguments) -> Result<()> {
 /// Refuses by name what this build does not have.
 fn refuse(arguments: &IterationArguments) -> Result<()> {
     let absent = |what: String, reason: &str| Err(Error::unsupported(what, reason));
-    if arguments.dtype != Precision::F32 {
-        return absent("`--dtype` other than f32".to_owned(), "this build computes in f32");
+    if arguments.dtype != Precision::F32 && arguments.device != DeviceChoice::Cuda {
+        return absent("`--dtype` other than f32".to_owned(), "a processor computes in f32");
     }
     if arguments.schedule == ScheduleChoice::Captured && arguments.device != DeviceChoice::Cuda {
         return absent("`--schedule captured`".to_owned(), "graphs are captured on a CUDA device");
@@ -133,7 +133,7 @@ fn config(shape: &Shape, arguments: &IterationArguments) -> Result<Config> {
     let optimizer = arguments.optimizer.as_deref();
     let mut config = configuration(shape, arguments.batch_size, arguments.threads, optimizer)?;
     (config.run.ranks, config.run.schedule) = (arguments.ranks, arguments.schedule);
-    config.run.device = arguments.device;
+    (config.run.device, config.train.precision) = (arguments.device, arguments.dtype);
     config.comm.deadline_s = 20.0;
     config.validate()?;
     Ok(config)
@@ -246,7 +246,7 @@ fn document(
         "tag": "headlong",
         "config": shape.name,
         "batch": arguments.batch_size,
-        "dtype": "f32",
+        "dtype": config.train.precision,
         "threads": arguments.threads,
         "ranks": arguments.ranks,
         "schedule": config.run.schedule,

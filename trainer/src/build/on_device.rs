@@ -4,13 +4,16 @@
 //! copies read it, its last one writes the loss sums back. A slot is written again two steps later, when its step has ended.
 
 use super::{BatchSlot, Model};
+use crate::crew::exchange_failed;
 use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::schedule::Call;
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
 use headlong_device::{DeviceError, Stream};
 use headlong_reader::Batch;
+use headlong_comm::DeviceCollectives;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The page-locked memory of one slot.
 pub(super) struct Staging {
@@ -96,6 +99,20 @@ impl Model {
         Ok(())
     }
 
+    /// Meets the other ranks' devices, where there are several: all ranks call it together.
+    pub(crate) fn meet_devices(&mut self, stream: &Stream) -> Result<()> {
+        if self.runs_ahead() && !self.is_alone() {
+            let met = self.communicator.attach_device(stream);
+            self.devices = Some(met.map_err(exchange_failed("the devices' addresses"))?);
+        }
+        Ok(())
+    }
+
+    /// The other ranks' devices.
+    pub(crate) fn devices(&self) -> Option<&dyn DeviceCollectives> {
+        self.devices.as_deref()
+    }
+
     /// Brings the batch of a slot to the device again, where it came from elsewhere than the reader.
     pub(crate) fn stage_again(&self, slot: &BatchSlot) -> Result<()> {
         if self.runs_ahead() { slot.stage(self.copies_dense()) } else { Ok(()) }
@@ -167,7 +184,14 @@ impl Model {
             step,
             source: source.into(),
         };
-        staging.ended.synchronize().map_err(lost)?;
+        match self.devices() {
+            // A peer that is gone would leave this device waiting for ever.
+            Some(devices) => {
+                let deadline = Duration::from_secs_f64(self.config.comm.deadline_s);
+                devices.wait(&staging.ended, deadline).map_err(exchange_failed("a step"))?;
+            }
+            None => staging.ended.synchronize().map_err(lost)?,
+        }
         Ok(headlong_mlp::loss::total_of(&lock(&staging.sums).as_slice::<f32>()[..2 * rows]))
     }
 

@@ -290,17 +290,21 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
         if refused { Err(Error::unsupported(setting, format!("this build has {reason}"))) } else { Ok(()) }
     };
     refuse(
-        run.device == DeviceChoice::Cuda && run.ranks > 1,
-        format!("run.device = \"cuda\" with run.ranks = {}", run.ranks),
-        "one CUDA device a run",
-    )?;
-    refuse(
         run.eval_ranks.is_some_and(|count| count != run.ranks),
         format!("run.eval_ranks = {}", run.eval_ranks.unwrap_or(0)),
         "evaluation on all ranks alone",
     )?;
     let precision = config.train.precision;
-    refuse(precision != Precision::F32, format!("train.precision = {}", quoted(&precision)), "f32 alone")?;
+    refuse(
+        precision != Precision::F32 && run.device != DeviceChoice::Cuda,
+        format!("train.precision = {}", quoted(&precision)),
+        "\"f32\" alone on a processor; others with run.device = \"cuda\"",
+    )?;
+    refuse(
+        precision == Precision::F16,
+        format!("train.precision = {}", quoted(&precision)),
+        "no scaling of the loss, without which small gradients are lost in f16: \"bf16\" needs none",
+    )?;
     refuse(
         run.schedule == ScheduleChoice::Captured && run.device != DeviceChoice::Cuda,
         format!("run.schedule = {}", quoted(&run.schedule)),
