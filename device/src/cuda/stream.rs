@@ -243,6 +243,16 @@ impl CudaStream {
         });
     }
 
+    /// As [`Self::record`], on a stream that is being captured: each replay of the graph moves the event, so that a replay can be timed.
+    pub fn record_in_graph(&self, event: &Event) {
+        self.attempt(|raw| {
+            let flags = sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32;
+            // SAFETY: both are alive, of one device.
+            let code = unsafe { sys::cuEventRecordWithFlags(event.raw(), raw, flags) };
+            driver::check(code, || "recording an event in a graph".to_owned())
+        });
+    }
+
     /// What is enqueued from here on waits for the event; the host does not.
     pub fn wait(&self, event: &Event) {
         self.attempt(|raw| {
