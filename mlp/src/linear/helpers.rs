@@ -90,10 +90,15 @@ fn defines(dtype: DType) -> [Define; 1] {
     [Define::dtype("ELEMENT", dtype)]
 }
 
-/// A thread an element.
-fn elementwise<A: Copy>(stream: &CudaStream, dtype: DType, entry: &'static str, elements: usize, args: &A) {
-    let shape = Launch::new(blocks(stream, elements.div_ceil(THREADS as usize)), THREADS);
-    stream.run(&SOURCE, &defines(dtype), entry, shape, args);
+/// Blocks that pass over a matrix as `for_each_element` does.
+fn blocks_over(stream: &CudaStream, rows: usize, cols: usize) -> u32 {
+    let rows_at_once = (THREADS as usize / cols.next_power_of_two()).max(1);
+    blocks(stream, rows.div_ceil(rows_at_once))
+}
+
+fn elementwise<A: Copy>(stream: &CudaStream, entry: &'static str, mat: &Mat, args: &A) {
+    let shape = Launch::new(blocks_over(stream, mat.rows(), mat.cols()), THREADS);
+    stream.run(&SOURCE, &defines(mat.dtype()), entry, shape, args);
 }
 
 /// Rounds matrices of f32 to the type of their copies, all of one type; a copy's rows are filled up with zeros as far as products
@@ -112,8 +117,8 @@ pub fn copy_rounded(stream: &CudaStream, pairs: &[(&Mat, &Mat)]) {
                 padded_cols: filled_up(to) as u64,
             };
         }
-        let largest = pairs.iter().map(|(from, to)| from.rows() * filled_up(to)).max().unwrap_or(0);
-        let grid = (blocks(stream, largest.div_ceil(THREADS as usize)), pairs.len() as u32);
+        let largest = pairs.iter().map(|(from, to)| blocks_over(stream, from.rows(), filled_up(to))).max();
+        let grid = (largest.unwrap_or(0), pairs.len() as u32);
         stream.run(
             &SOURCE,
             &defines(pairs[0].1.dtype()),
@@ -140,7 +145,7 @@ pub fn add_bias(stream: &CudaStream, values: &Mat, bias: &Mat, relu: bool) {
         cols: values.cols() as u64,
         relu: u64::from(relu),
     };
-    elementwise(stream, values.dtype(), "add_bias", values.rows() * values.cols(), &launched);
+    elementwise(stream, "add_bias", values, &launched);
 }
 
 /// Zeros in the gradient where the output is not above zero.
@@ -153,7 +158,7 @@ pub fn mask_gradient(stream: &CudaStream, output: &Mat, gradient: &Mat) {
         rows: gradient.rows() as u64,
         cols: gradient.cols() as u64,
     };
-    elementwise(stream, gradient.dtype(), "mask_gradient", gradient.rows() * gradient.cols(), &launched);
+    elementwise(stream, "mask_gradient", gradient, &launched);
 }
 
 /// Rows of a part, at least, when a bias gradient is summed in parts.
@@ -186,7 +191,8 @@ pub fn bias_gradient(stream: &CudaStream, d_z: &Mat, d_b: &Mat, accumulate: bool
         &launched,
     );
     if parts > 1 {
-        elementwise(stream, d_z.dtype(), "bias_gradient_total", d_z.cols(), &launched);
+        let shape = Launch::new(blocks(stream, d_z.cols().div_ceil(THREADS as usize)), THREADS);
+        stream.run(&SOURCE, &defines(d_z.dtype()), "bias_gradient_total", shape, &launched);
     }
 }
 
@@ -202,5 +208,5 @@ pub fn add_blocks(stream: &CudaStream, blocks: &Mat, total: &Mat, count: usize, 
         count: count as u64,
         accumulate: u64::from(accumulate),
     };
-    elementwise(stream, total.dtype(), "add_blocks", total.rows() * total.cols(), &launched);
+    elementwise(stream, "add_blocks", total, &launched);
 }

@@ -1,5 +1,5 @@
-// What dense layers need beside their products, and instead of an epilogue that the library does not have for a shape. One thread
-// takes one element or one column; rows lie `stride` elements apart.
+// What dense layers need beside their products, and instead of an epilogue that the library does not have for a shape. Rows lie
+// `stride` elements apart.
 
 // Type of activations and their gradients: 0 is f32, 1 f16, 2 bf16.
 #ifndef ELEMENT
@@ -72,29 +72,38 @@ struct CopiesArgs {
     CopyArgs copies[MAX_COPIES];
 };
 
-inline __device__ u64 first_item() { return (u64)blockIdx.x * THREADS + threadIdx.x; }
-
-inline __device__ u64 items_at_once() { return (u64)gridDim.x * THREADS; }
-
-// Zero where the output is not above zero: the derivative of a ReLU by its output.
-extern "C" __global__ void __launch_bounds__(THREADS) mask_gradient(const MaskArgs a) {
-    for (u64 item = first_item(); item < a.rows * a.cols; item += items_at_once()) {
-        const u64 row = item / a.cols, col = item % a.cols;
-        if (!(to_float(a.output[row * a.output_stride + col]) > 0.0f)) {
-            a.gradient[row * a.gradient_stride + col] = from_float<Value>(0.0f);
+// Calls f(row, col) for all elements of a matrix. Threads stand side by side along a row, as many as it has elements, rounded up to a
+// power of two, and on so many rows as a block has room for: so no thread divides.
+template <class F> inline __device__ void for_each_element(u64 rows, u64 cols, F f) {
+    u32 log = 0;
+    while (log < 8 && (1u << log) < cols) {
+        log++;
+    }
+    const u32 width = 1u << log;
+    for (u64 row = (u64)blockIdx.x * (THREADS >> log) + (threadIdx.x >> log); row < rows; row += (u64)gridDim.x * (THREADS >> log)) {
+        for (u64 col = threadIdx.x & (width - 1); col < cols; col += width) {
+            f(row, col);
         }
     }
 }
 
+// Zero where the output is not above zero: the derivative of a ReLU by its output.
+extern "C" __global__ void __launch_bounds__(THREADS) mask_gradient(const MaskArgs a) {
+    for_each_element(a.rows, a.cols, [&](u64 row, u64 col) {
+        if (!(to_float(a.output[row * a.output_stride + col]) > 0.0f)) {
+            a.gradient[row * a.gradient_stride + col] = from_float<Value>(0.0f);
+        }
+    });
+}
+
 // Adds a bias to each row, and applies the activation.
 extern "C" __global__ void __launch_bounds__(THREADS) add_bias(const BiasArgs a) {
-    for (u64 item = first_item(); item < a.rows * a.cols; item += items_at_once()) {
-        const u64 col = item % a.cols;
-        Value &value = a.values[item / a.cols * a.stride + col];
+    for_each_element(a.rows, a.cols, [&](u64 row, u64 col) {
+        Value &value = a.values[row * a.stride + col];
         const float sum = to_float(value) + a.bias[col];
         // A NaN stays one.
         value = from_float<Value>(a.relu && sum <= 0.0f ? 0.0f : sum);
-    }
+    });
 }
 
 // Sums of the columns over each of the parts of the rows, in order: a block takes 32 columns of a part, and its eight warps take
@@ -133,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bias_gradient_parts(const 
 
 // Adds up the parts in their order.
 extern "C" __global__ void __launch_bounds__(THREADS) bias_gradient_total(const BiasGradientArgs a) {
-    for (u64 col = first_item(); col < a.cols; col += items_at_once()) {
+    for (u64 col = grid_thread(); col < a.cols; col += grid_threads()) {
         float sum = 0.0f;
 #pragma unroll 4
         for (u64 part = 0; part < a.parts; part++) {
@@ -145,8 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bias_gradient_total(const 
 
 // Adds up blocks in the fixed tree of the sums over samples: neighbours first, then pairs of those.
 extern "C" __global__ void __launch_bounds__(THREADS) add_blocks(const TreeArgs a) {
-    for (u64 item = first_item(); item < a.rows * a.cols; item += items_at_once()) {
-        const u64 row = item / a.cols, col = item % a.cols;
+    for_each_element(a.rows, a.cols, [&](u64 row, u64 col) {
         float *blocks = a.blocks + row * a.blocks_stride + col;
         const u64 step = a.rows * a.blocks_stride;
         for (u64 distance = 1; distance < a.count; distance *= 2) {
@@ -156,15 +164,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_blocks(const TreeArgs 
         }
         float &total = a.total[row * a.total_stride + col];
         total = a.accumulate ? total + blocks[0] : blocks[0];
-    }
+    });
 }
 
 // Rounds matrices of f32 to Value.
 extern "C" __global__ void __launch_bounds__(THREADS) copy_rounded(const CopiesArgs a) {
     const CopyArgs &copy = a.copies[blockIdx.y];
-    for (u64 item = first_item(); item < copy.rows * copy.padded_cols; item += items_at_once()) {
-        const u64 row = item / copy.padded_cols, col = item % copy.padded_cols;
+    for_each_element(copy.rows, copy.padded_cols, [&](u64 row, u64 col) {
         const float value = col < copy.cols ? copy.from[row * copy.from_stride + col] : 0.0f;
         copy.to[row * copy.to_stride + col] = from_float<Value>(value);
-    }
+    });
 }
