@@ -5,6 +5,7 @@ use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
 use crate::{output, preset};
 use clap::Args;
+use headlong_device::DType;
 use headlong_device::cuda::{self, Build, Compiled, KernelReport};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -21,6 +22,9 @@ pub struct ModelArguments {
     /// Override one key of each configuration; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Besides, the tables' kernels for every dim, element type and optimizer that programs can ask for
+    #[arg(long)]
+    pub every_instance: bool,
 }
 
 /// Arguments of `headlong kernels build`.
@@ -113,13 +117,15 @@ pub fn build(arguments: &BuildArguments) -> Result<()> {
 
 /// All instances that the rooms list for the models, each once.
 fn builds(models: &ModelArguments) -> Result<Vec<Build>> {
+    let mut all: Vec<Build> = configurations(models)?.iter().flat_map(builds_of).collect();
+    if models.every_instance {
+        all.extend(headlong_embedding::cuda::all_kernels());
+    }
     let mut builds: Vec<Build> = Vec::new();
-    for config in configurations(models)? {
-        for build in builds_of(&config) {
-            let known = |b: &Build| std::ptr::eq(b.source, build.source) && b.defines == build.defines;
-            if !builds.iter().any(known) {
-                builds.push(build);
-            }
+    for build in all {
+        let known = |b: &Build| std::ptr::eq(b.source, build.source) && b.defines == build.defines;
+        if !builds.iter().any(known) {
+            builds.push(build);
         }
     }
     builds.sort_by_key(|build| build.source.name);
@@ -159,7 +165,17 @@ fn builds_of(config: &Config) -> Vec<Build> {
         dot: dot.then_some((config.data.num_sparse, config.model.dim)),
         optimizer: &dense,
     };
-    headlong_mlp::cuda::kernels(&shapes)
+    let mut builds = headlong_mlp::cuda::kernels(&shapes);
+    // Rows and vectors of the trainer's tables are f32; the same kernels serve one rank and several.
+    let sparse = config.optimizer.sparse.optimizer();
+    builds.extend(headlong_embedding::cuda::kernels(
+        &[config.model.dim],
+        DType::F32,
+        DType::F32,
+        &sparse,
+        true,
+    ));
+    builds
 }
 
 fn constants(build: &Build) -> String {
@@ -213,8 +229,12 @@ mod tests {
         let before = names.len();
         names.dedup();
         assert_eq!(names.len(), before);
+        let rooms: Vec<&str> = names.iter().filter_map(|(source, _)| source.split('/').next()).collect();
+        assert!(["mlp", "embedding"].iter().all(|room| rooms.contains(room)), "{rooms:?}");
         let tiny = ModelArguments { preset: vec!["tiny".to_owned()], ..ModelArguments::default() };
         assert!(builds(&tiny).unwrap().len() <= before);
+        let every = ModelArguments { every_instance: true, ..ModelArguments::default() };
+        assert!(builds(&every).unwrap().len() > before);
     }
 
     #[test]
