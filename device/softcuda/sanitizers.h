@@ -28,6 +28,8 @@ void __tsan_write_range(void* address, unsigned long bytes);
 void __tsan_java_init(unsigned long begin, unsigned long bytes);
 void __tsan_java_alloc(unsigned long address, unsigned long bytes);
 void __tsan_java_free(unsigned long address, unsigned long bytes);
+void AnnotateIgnoreSyncBegin(const char* file, int line);
+void AnnotateIgnoreSyncEnd(const char* file, int line);
 }
 // The range is as if never accessed, and the tokens in it as if never released. (The interface is meant for managed heaps.)
 inline void tsan_forget(void* address, unsigned long bytes) {

@@ -136,6 +136,11 @@ fn is_child() -> bool {
     std::env::var_os("CONFORMANCE_CHILD").is_some()
 }
 
+/// The sanitizer that kernels run under, if any: it ends the process at a mistake that is otherwise an error.
+fn sanitizer() -> Option<String> {
+    std::env::var("SOFTCUDA_SANITIZE").ok()
+}
+
 /// Runs the test in a process of its own, which must pass and print what is given.
 fn in_a_child(test: &str, variables: &[(&str, &str)], prints: &str) {
     if testing::device().is_none() {

@@ -101,6 +101,10 @@ extern "C" __global__ void shared_past_the_end(const Args a) {
   __syncthreads();
   a.to[threadIdx.x] = words[threadIdx.x + a.value];
 }
+extern "C" __global__ void same_word(const Args a) {
+  __syncthreads();
+  if (threadIdx.x == blockIdx.x) a.to[0] += 1;
+}
 extern "C" __global__ void divergent_barrier(const Args a) {
   if (threadIdx.x < a.value) __syncthreads();
   if (threadIdx.x >= a.value) __syncwarp();

@@ -1,9 +1,9 @@
 //! What only the software device shows. Five mistakes of a kind that a GPU mostly forgives: each must show under some seed
 //! of a few, and its correct twin under none. Further: counts of calls, injected faults, diagnoses, sanitizers.
 
-use super::{Code, Rig, args, capture, in_a_child, is_child, rig, words_of};
+use super::{Code, Rig, args, capture, in_a_child, is_child, rig, sanitizer, words_of};
 use headlong_device::cuda::{Define, Launch, Pinned};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_void};
 
 /// What libcuda.so.1 of the software device exports beyond the driver's interface (device/softcuda/README.md).
 struct Software {
@@ -48,6 +48,9 @@ fn mutation(body: fn(&Rig, bool) -> bool) {
     for seed in 1..=16 {
         (software.seed)(seed);
         assert!(body(&rig, true), "the correct version fails under seed {seed}");
+        if sanitizer().is_some() {
+            continue; // which would report the mistakes
+        }
         (software.seed)(seed);
         if !body(&rig, false) {
             found.push(seed);
@@ -56,7 +59,7 @@ fn mutation(body: fn(&Rig, bool) -> bool) {
     }
     (software.seed)(0);
     eprintln!("found under seeds {found:?} of 1 to 16");
-    assert!(!found.is_empty(), "no seed shows the mistake");
+    assert!(!found.is_empty() || sanitizer().is_some(), "no seed shows the mistake");
 }
 
 #[test]
@@ -250,7 +253,7 @@ fn a_read_past_the_end_of_shared_memory() {
 #[ignore = "ThreadSanitizer must report it: device/softcuda/run-sanitized.sh self-test"]
 fn a_removed_barrier() {
     let Some((rig, _software)) = software() else { return };
-    with_barrier(&rig, "reverse_block", 256, c_int::from(is_child()) != 0);
+    with_barrier(&rig, "reverse_block", 256, false);
 }
 
 #[test]
@@ -261,4 +264,13 @@ fn a_removed_wait_between_streams() {
     rig.scale(&rig.first, &b, &a, 0);
     rig.scale(&rig.second, &a, &b, 0);
     rig.device.synchronize().unwrap();
+}
+
+#[test]
+#[ignore = "ThreadSanitizer must report it: device/softcuda/run-sanitized.sh self-test"]
+fn blocks_that_write_one_word() {
+    let Some((rig, _software)) = software() else { return };
+    let a = rig.zeros(64);
+    rig.run_with(&[], "same_word", Launch::new(4, 32), args(&a, &a, 0));
+    rig.first.synchronize().unwrap();
 }
