@@ -37,6 +37,17 @@ pub enum Compress {
     Bf16,
 }
 
+/// What carries bytes between the devices of several ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BetweenDevices {
+    /// Each other's memory, where all ranks are threads of one process and their devices allow it; else NCCL. Sums have the
+    /// bits of [`Communicator::all_reduce`](crate::Communicator::all_reduce) in the first case only.
+    #[default]
+    Auto,
+    /// NCCL.
+    Nccl,
+}
+
 /// How a communicator does its work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommOptions {
@@ -54,6 +65,8 @@ pub struct CommOptions {
     pub chunk_bytes: usize,
     /// [`Communicator::all_reduce_ring`](crate::Communicator::all_reduce_ring) uses the ring from this many bytes on.
     pub ring_bytes: usize,
+    /// What carries bytes between devices.
+    pub between_devices: BetweenDevices,
     /// A rank that has not come after this time ends the job (transports that this crate makes itself).
     pub deadline: Duration,
 }
@@ -67,6 +80,7 @@ impl Default for CommOptions {
             one_step_bytes: None,
             chunk_bytes: 4 << 20,
             ring_bytes: 1 << 20,
+            between_devices: BetweenDevices::Auto,
             deadline: Duration::from_secs(120),
         }
     }

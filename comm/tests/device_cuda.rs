@@ -2,8 +2,9 @@
 
 mod device_support;
 
-use device_support::{download, has_devices, on_devices, upload};
-use headlong_comm::{Communicator, DeviceCollectives, Rank};
+use device_support::{WAYS, download, has_devices, on_devices, upload};
+use headlong_comm::testing::run_ranks;
+use headlong_comm::{BetweenDevices, Communicator, DeviceCollectives, Rank, Topology};
 use headlong_device::Stream;
 use headlong_device::cuda::{DeviceMemory, Event};
 use std::time::Duration;
@@ -86,14 +87,16 @@ fn attach(communicator: &Communicator, stream: &Stream) -> Box<dyn DeviceCollect
 
 #[test]
 fn every_operation_at_every_number_of_ranks() {
-    for ranks in [1_u32, 2, 3, 4] {
+    for (ranks, way) in [1_u32, 2, 3, 4].into_iter().flat_map(|ranks| WAYS.map(|way| (ranks, way))) {
         if !has_devices(ranks) {
             return;
         }
-        on_devices(ranks, 0, |communicator, stream| {
+        on_devices(way, ranks, 0, |communicator, stream| {
             let (rank, ranks) = (communicator.rank().0, ranks as usize);
             let collectives = attach(communicator, &stream);
             assert_eq!((collectives.rank().0, collectives.num_ranks()), (rank, ranks));
+            let name = if way == BetweenDevices::Nccl { "nccl" } else { "peer memory" };
+            assert_eq!(collectives.name(), if ranks == 1 { "one rank" } else { name });
             for len in LENGTHS {
                 let memory = Memory::new(&stream, ranks, len);
                 memory.fill(rank, 1, ranks, len);
@@ -113,27 +116,29 @@ fn a_captured_exchange_exchanges_again_at_each_replay() {
         return;
     }
     let (ranks, len) = (3, 1031);
-    on_devices(3, 0, |communicator, stream| {
-        let rank = communicator.rank().0;
-        let collectives = attach(communicator, &stream);
-        let memory = Memory::new(&stream, ranks, len);
-        let cuda = stream.cuda_body();
-        let body = || {
-            memory.enqueue(&*collectives, &stream, len).expect("enqueued");
-            Ok(())
-        };
-        let graph = cuda.capture(body).unwrap();
-        for round in 0..4 {
-            memory.fill(rank, round, ranks, len);
-            graph.launch(cuda);
-            let done = Event::new(cuda.device()).unwrap();
-            cuda.record(&done);
-            collectives.wait(&done, Duration::from_secs(20)).unwrap();
-            stream.check().unwrap();
-            memory.verify(rank, round, ranks, len);
-        }
-        collectives.close().unwrap();
-    });
+    for way in WAYS {
+        on_devices(way, 3, 0, |communicator, stream| {
+            let rank = communicator.rank().0;
+            let collectives = attach(communicator, &stream);
+            let memory = Memory::new(&stream, ranks, len);
+            let cuda = stream.cuda_body();
+            let body = || {
+                memory.enqueue(&*collectives, &stream, len).expect("enqueued");
+                Ok(())
+            };
+            let graph = cuda.capture(body).unwrap();
+            for round in 0..4 {
+                memory.fill(rank, round, ranks, len);
+                graph.launch(cuda);
+                let done = Event::new(cuda.device()).unwrap();
+                cuda.record(&done);
+                collectives.wait(&done, Duration::from_secs(20)).unwrap();
+                stream.check().unwrap();
+                memory.verify(rank, round, ranks, len);
+            }
+            collectives.close().unwrap();
+        });
+    }
 }
 
 #[test]
@@ -141,18 +146,37 @@ fn nothing_to_exchange_is_no_work() {
     if !has_devices(2) {
         return;
     }
-    on_devices(2, 0, |communicator, stream| {
+    for way in WAYS {
+        on_devices(way, 2, 0, |communicator, stream| {
+            let collectives = attach(communicator, &stream);
+            let memory = upload(&stream, &[1.0]);
+            let at = memory.ptr();
+            collectives.all_to_all(&stream, at, at, 0).unwrap();
+            collectives.all_reduce_f32(&stream, at, 0).unwrap();
+            collectives.all_gather(&stream, at, at, 0).unwrap();
+            collectives.broadcast(&stream, Rank(1), at, 0).unwrap();
+            stream.synchronize().unwrap();
+            assert_eq!(download(&memory), [1.0]);
+            collectives.close().unwrap();
+        });
+    }
+}
+
+/// Numbers whose sum depends on the order of addition.
+fn uneven(rank: usize) -> Vec<f32> {
+    (0..97).map(|index| (rank as f32 + 1.1).powf(index as f32 / 9.0) / 3.0).collect()
+}
+
+fn sums(way: BetweenDevices, ranks: u32) -> Vec<Vec<f32>> {
+    on_devices(way, ranks, 0, |communicator, stream| {
+        let own = uneven(communicator.rank().0);
+        let memory = upload(&stream, &own);
         let collectives = attach(communicator, &stream);
-        let memory = upload(&stream, &[1.0]);
-        let at = memory.ptr();
-        collectives.all_to_all(&stream, at, at, 0).unwrap();
-        collectives.all_reduce_f32(&stream, at, 0).unwrap();
-        collectives.all_gather(&stream, at, at, 0).unwrap();
-        collectives.broadcast(&stream, Rank(1), at, 0).unwrap();
-        stream.synchronize().unwrap();
-        assert_eq!(download(&memory), [1.0]);
-        collectives.close().unwrap();
-    });
+        collectives.all_reduce_f32(&stream, memory.ptr(), own.len()).expect("enqueued");
+        stream.synchronize().expect("done");
+        collectives.close().expect("closed");
+        download(&memory)
+    })
 }
 
 #[test]
@@ -160,19 +184,48 @@ fn sums_have_the_same_bits_on_all_ranks() {
     if !has_devices(4) {
         return;
     }
-    let value = |rank: usize, index: usize| (rank as f32 + 1.1).powf(index as f32 / 9.0) / 3.0;
-    let sums = on_devices(4, 0, |communicator, stream| {
-        let own: Vec<f32> = (0..97).map(|index| value(communicator.rank().0, index)).collect();
+    for sums in WAYS.map(|way| sums(way, 4)) {
+        assert!(sums.iter().all(|sum| sum == &sums[0]));
+        for (index, sum) in sums[0].iter().enumerate() {
+            let exact: f64 = (0..4).map(|rank| f64::from(uneven(rank)[index])).sum();
+            let bound = 4.0 * exact * f64::from(f32::EPSILON);
+            assert!((f64::from(*sum) - exact).abs() <= bound, "{sum} {exact}");
+        }
+    }
+}
+
+#[test]
+fn sums_in_each_others_memory_have_the_bits_of_sums_between_hosts() {
+    for ranks in [2_u32, 3, 5, 7, 8] {
+        if !has_devices(ranks) {
+            return;
+        }
+        let between_hosts = run_ranks(&Topology::one_node(ranks as usize), |communicator| {
+            let mut data = uneven(communicator.rank().0);
+            communicator.all_reduce(&mut data).unwrap();
+            data
+        });
+        assert_eq!(sums(BetweenDevices::Auto, ranks), between_hosts);
+    }
+}
+
+#[test]
+fn memory_at_odd_addresses_is_summed_number_by_number() {
+    if !has_devices(2) {
+        return;
+    }
+    let sums = on_devices(BetweenDevices::Auto, 2, 0, |communicator, stream| {
+        let own = uneven(communicator.rank().0);
         let memory = upload(&stream, &own);
         let collectives = attach(communicator, &stream);
-        collectives.all_reduce_f32(&stream, memory.ptr(), own.len()).unwrap();
+        collectives.all_reduce_f32(&stream, memory.ptr().offset(4), own.len() - 2).unwrap();
         stream.synchronize().unwrap();
         collectives.close().unwrap();
-        download(&memory)
+        (own, download(&memory))
     });
-    assert!(sums.iter().all(|sum| sum == &sums[0]));
-    for (index, sum) in sums[0].iter().enumerate() {
-        let exact: f64 = (0..4).map(|rank| f64::from(value(rank, index))).sum();
-        assert!((f64::from(*sum) - exact).abs() <= 4.0 * exact * f64::from(f32::EPSILON), "{sum} {exact}");
+    let (first, second) = (&sums[0].0, &sums[1].0);
+    for (own, sum) in &sums {
+        assert_eq!((sum[0], sum[96]), (own[0], own[96]));
+        assert!((1..96).all(|index| sum[index] == first[index] + second[index]));
     }
 }

@@ -3,9 +3,9 @@
 
 mod device_support;
 
-use device_support::{has_devices, on_devices, stream_on, upload};
+use device_support::{WAYS, has_devices, on_devices, stream_on, upload};
 use headlong_comm::testing::run_ranks;
-use headlong_comm::{CommError, Rank, Topology};
+use headlong_comm::{BetweenDevices, CommError, Rank, Topology};
 use headlong_device::cuda::{CudaDevice, Event};
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ fn lengths_that_do_not_fit_are_an_error_on_both_ranks() {
     if !has_software_devices(4) {
         return;
     }
-    let answers = on_devices(2, 2, |communicator, stream| {
+    let answers = on_devices(BetweenDevices::Nccl, 2, 2, |communicator, stream| {
         let collectives = communicator.attach_device(&stream).unwrap();
         let memory = upload(&stream, &[1.0; 8]);
         let len = 4 + communicator.rank().0;
@@ -59,9 +59,13 @@ fn a_rank_that_ends_frees_the_ones_that_wait_for_it() {
     if !has_software_devices(6) {
         return;
     }
+    WAYS.into_iter().for_each(one_ends);
+}
+
+fn one_ends(way: BetweenDevices) {
     let started = Instant::now();
-    let answers = on_devices(2, 4, |communicator, stream| {
-        let collectives = communicator.attach_device(&stream).unwrap();
+    let answers = on_devices(way, 2, 4, |communicator, stream| {
+        let collectives = communicator.attach_device(&stream).expect("attached");
         if communicator.rank() == Rank(1) {
             communicator.abort(CommError::Aborted { culprit: Rank(1), reason: "its disk is full".into() });
             return None;
@@ -69,10 +73,10 @@ fn a_rank_that_ends_frees_the_ones_that_wait_for_it() {
         let memory = upload(&stream, &[1.0; 8]);
         let enqueued = collectives.all_reduce_f32(&stream, memory.ptr(), 8);
         let device = stream.cuda_body().device().clone();
-        let done = Event::new(&device).unwrap();
+        let done = Event::new(&device).expect("an event");
         stream.cuda_body().record(&done);
         let waited = collectives.wait(&done, Duration::from_secs(10));
-        Some(enqueued.and(waited).unwrap_err())
+        enqueued.and(waited).err()
     });
     let expected = CommError::Aborted { culprit: Rank(1), reason: "its disk is full".into() };
     assert_eq!(answers, [Some(expected), None]);
@@ -80,11 +84,29 @@ fn a_rank_that_ends_frees_the_ones_that_wait_for_it() {
 }
 
 #[test]
+fn lengths_are_compared_before_anything_is_written_into_a_peers_memory() {
+    if !has_software_devices(4) {
+        return;
+    }
+    let answers = on_devices(BetweenDevices::Auto, 2, 2, |communicator, stream| {
+        let collectives = communicator.attach_device(&stream).unwrap();
+        let memory = upload(&stream, &[1.0; 8]);
+        let len = 4 + communicator.rank().0;
+        let error = collectives.all_reduce_f32(&stream, memory.ptr(), len).unwrap_err();
+        stream.synchronize().unwrap();
+        error.to_string()
+    });
+    for text in answers {
+        assert!(text.contains("all_reduce of size 4") && text.contains("all_reduce of size 5"), "{text}");
+    }
+}
+
+#[test]
 fn a_rank_that_never_enqueues_ends_the_wait_at_the_deadline() {
     if !has_software_devices(8) {
         return;
     }
-    let answers = on_devices(2, 6, |communicator, stream| {
+    let answers = on_devices(BetweenDevices::Nccl, 2, 6, |communicator, stream| {
         let collectives = communicator.attach_device(&stream).unwrap();
         if communicator.rank() == Rank(1) {
             // It lives, and does something else, until it hears of the failure.

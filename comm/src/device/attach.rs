@@ -2,9 +2,11 @@
 
 use super::DeviceCollectives;
 use super::nccl::NcclCollectives;
+use super::peer::PeerCollectives;
 use super::single::SingleRank;
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
+use crate::options::BetweenDevices;
 use headlong_device::Stream;
 
 /// Bytes in which a rank says what it lacks.
@@ -14,7 +16,8 @@ impl Communicator {
     /// Collectives between the devices of all ranks. All ranks call this, each with a stream of its own device; they come
     /// together over this communicator, and stay with it: its failures end both.
     ///
-    /// One rank needs nothing. Several need NCCL on every rank, and each a device of its own.
+    /// One rank needs nothing. Several need a device each, and NCCL on every rank, unless they are threads of one process
+    /// whose devices can use each other's memory ([`CommOptions::between_devices`](crate::CommOptions)).
     ///
     /// # Errors
     /// [`CommError::Rendezvous`], the same on all ranks, names each rank that lacks something, what it is, and where it
@@ -25,7 +28,15 @@ impl Communicator {
             self.agree("collectives between devices", &cuda)?;
             return Ok(Box::new(SingleRank::new(self.transport().clone())));
         }
-        Ok(Box::new(NcclCollectives::attach(self, cuda)?))
+        self.agree("collectives between devices", &cuda)?;
+        let by_memory = match (&cuda, self.options().between_devices) {
+            (Ok(cuda), BetweenDevices::Auto) => PeerCollectives::is_possible(self, cuda)?.then_some(*cuda),
+            _ => None,
+        };
+        match by_memory {
+            Some(cuda) => Ok(Box::new(PeerCollectives::attach(self, cuda)?)),
+            None => Ok(Box::new(NcclCollectives::attach(self, cuda)?)),
+        }
     }
 
     /// Every rank says whether it has what it needs for `what`; one that lacks something is everybody's error.

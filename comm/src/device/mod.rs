@@ -3,6 +3,7 @@
 //! | implementation | ranks are | bytes travel |
 //! |---|---|---|
 //! | [`single`] | one | by a copy on the device |
+//! | [`peer`] | threads of one process, each with a device that the others' can use | straight into each other's memory |
 //! | [`nccl`] | processes or threads, a device each | by NCCL, opened at run time |
 //!
 //! [`Communicator::attach_device`] chooses. Ids, agreement and failures travel over the communicator's own transport, so
@@ -18,6 +19,7 @@
 
 mod attach;
 pub mod nccl;
+pub mod peer;
 pub mod single;
 
 use crate::error::{CommError, Result};
@@ -30,7 +32,7 @@ use std::time::{Duration, Instant};
 ///
 /// Addresses are of the rank's device; the caller owns the memory there until the stream has come past the operation.
 pub trait DeviceCollectives: Send + Sync {
-    /// `one rank`, `nccl`.
+    /// `one rank`, `peer memory`, `nccl`.
     fn name(&self) -> &'static str;
 
     /// Who this is.

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use headlong_comm::testing::run_ranks_with;
-use headlong_comm::{CommOptions, Communicator, Topology};
+use headlong_comm::{BetweenDevices, CommOptions, Communicator, Topology};
 use headlong_device::Stream;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, testing};
 use headlong_device::pool::Pool;
@@ -31,12 +31,14 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// Runs `work` once for each rank, with a stream of a device of its own, from device `first` on.
 pub fn on_devices<R: Send>(
+    way: BetweenDevices,
     ranks: u32,
     first: u32,
     work: impl Fn(&Communicator, Stream) -> R + Sync,
 ) -> Vec<R> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let options = CommOptions { deadline: Duration::from_secs(20), ..CommOptions::default() };
+    let deadline = Duration::from_secs(20);
+    let options = CommOptions { deadline, between_devices: way, ..CommOptions::default() };
     run_ranks_with(&Topology::one_node(ranks as usize), options, |communicator| {
         let stream = stream_on(first + communicator.rank().0 as u32);
         work(communicator, stream)
@@ -52,3 +54,6 @@ pub fn upload(stream: &Stream, values: &[f32]) -> DeviceMemory {
 pub fn download(memory: &DeviceMemory) -> Vec<f32> {
     testing::download(memory).expect("what the device has done")
 }
+
+/// Both ways between the devices of one process.
+pub const WAYS: [BetweenDevices; 2] = [BetweenDevices::Auto, BetweenDevices::Nccl];
