@@ -329,7 +329,8 @@ impl Model {
     pub(crate) fn copy_batch(&self, slot: &BatchSlot, incoming: &Batch) -> Result<()> {
         self.take_share(slot, incoming)?;
         let batch = slot.batch();
-        let (labels, dense) = (slot.labels.first_rows(batch.num_samples), slot.dense.first_rows(batch.num_samples));
+        let (labels, dense) =
+            (slot.labels.first_rows(batch.num_samples), slot.dense.first_rows(batch.num_samples));
         match batch.labels.is_empty() {
             true => labels.write::<f32>().data_mut().fill(0.0),
             false => labels.write::<f32>().data_mut().copy_from_slice(&batch.labels),

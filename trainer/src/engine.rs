@@ -202,7 +202,9 @@ impl Engine {
     }
 
     fn complete_oldest(&mut self) -> Result<()> {
-        let Some(Pending { rates, slot, num_samples_of_all }) = self.pending.pop_front() else { return Ok(()) };
+        let Some(Pending { rates, slot, num_samples_of_all }) = self.pending.pop_front() else {
+            return Ok(());
+        };
         let loss = self.model.mean_loss(slot, num_samples_of_all, rates.number)?;
         if !loss.is_finite() {
             // Once the device has gone on to other batches, nobody can tell any more where it began.

@@ -151,7 +151,9 @@ impl Lanes {
         let mut lanes = Self::overlapped(stream)?;
         match &mut lanes.assigned {
             Assigned::Cuda(cuda) => cuda.capture_steps(),
-            _ => return Err(Error::unsupported("--schedule captured", "graphs are captured on a CUDA device")),
+            _ => {
+                return Err(Error::unsupported("--schedule captured", "graphs are captured on a CUDA device"));
+            }
         }
         Ok(lanes)
     }

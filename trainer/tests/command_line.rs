@@ -109,11 +109,7 @@ fn every_promised_flag_is_in_the_help() {
 
 #[test]
 fn commands_that_are_not_in_this_build_say_so() {
-    for command in [
-        &["recipe"][..],
-        &["data", "convert"],
-        &["data", "multi-hot"],
-    ] {
+    for command in [&["recipe"][..], &["data", "convert"], &["data", "multi-hot"]] {
         refused(command, &["not in this build", &format!("`headlong {}", command[0])]);
     }
 }

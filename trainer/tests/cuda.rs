@@ -4,7 +4,7 @@
 #![cfg(test)]
 
 use headlong::build::table_specs;
-use headlong::config::{Config, DeviceChoice, ScheduleChoice};
+use headlong::config::{Config, DeviceChoice, Precision, ScheduleChoice};
 use headlong::crew::{Crew, CrewOptions};
 use headlong::digest::weights_digest;
 use headlong::engine::StepRates;
@@ -156,11 +156,31 @@ fn losses_and_predictions_are_those_of_the_processor() {
     }
 }
 
+/// bf16 keeps eight bits: products of a few layers near 1 err by a few times 2⁻⁸, and the mean of 24 losses by less.
+#[test]
+fn narrow_products_stay_near_and_are_narrow() {
+    if device().is_none() {
+        return;
+    }
+    let of = |precision| {
+        let mut config = config(DeviceChoice::Cuda, ScheduleChoice::Captured, "sgd", 1);
+        config.train.precision = precision;
+        config.validate().unwrap();
+        run(&config)
+    };
+    let (wide, narrow) = (of(Precision::F32), of(Precision::Bf16));
+    assert_ne!(wide.losses, narrow.losses, "bf16 was asked for and f32 computed");
+    for (wide, narrow) in wide.losses.iter().zip(&narrow.losses) {
+        assert!((wide - narrow).abs() < 0.01, "loss {narrow} in bf16, {wide} in f32");
+    }
+}
+
 /// A rank a device, meeting through NCCL: rows replicated, split and owned whole.
 #[test]
-fn ranks_on_devices_of_their_own_train_as_ranks_on_the_processor() {
+fn ranks_on_devices_of_their_own_train_as_one_and_as_ranks_on_the_processor() {
     let Some(device) = device() else { return };
     let devices = CudaDevice::count().unwrap();
+    let alone = run(&config(DeviceChoice::Cuda, ScheduleChoice::Captured, "rowwise_adagrad", 1));
     for ranks in [2, 4, 8] {
         if devices < ranks as u32 {
             println!("skipped for {ranks} ranks, because there are {devices} devices such as {device}");
@@ -174,7 +194,8 @@ fn ranks_on_devices_of_their_own_train_as_ranks_on_the_processor() {
         };
         let serial = of(DeviceChoice::Cuda, ScheduleChoice::Serial);
         let cpu = of(DeviceChoice::Cpu, ScheduleChoice::Serial);
-        assert_near(&format!("{ranks} ranks"), &cpu, &serial, 10.0);
+        assert_near(&format!("{ranks} ranks and as many on the processor"), &cpu, &serial, 10.0);
+        assert_near(&format!("{ranks} ranks and one"), &alone, &serial, 10.0);
         let captured = of(DeviceChoice::Cuda, ScheduleChoice::Captured);
         assert_eq!(serial.losses, captured.losses, "{ranks} ranks, captured: losses");
         assert_eq!(serial.digest, captured.digest, "{ranks} ranks, captured: weights and states");

@@ -5,6 +5,7 @@
 
 mod run_support;
 
+use headlong_device::cuda::CudaDevice;
 use headlong_device::cuda::testing::device;
 use run_support::{Place, Run, events, last_event, steps};
 use std::collections::BTreeMap;
@@ -46,7 +47,8 @@ fn the_first_losses_of_real_rows_are_those_of_the_processor() {
     let folder = tempfile::tempdir().unwrap();
     let of = |name: &str, run: fn(Run) -> Run| {
         let log = folder.path().join(name);
-        let train = Run::new("train").with(&["--preset", "criteo-sample", "--optimizer", "sgd", "--steps", "50"]);
+        let train =
+            Run::new("train").with(&["--preset", "criteo-sample", "--optimizer", "sgd", "--steps", "50"]);
         let train = train.with(&["--set", "train.log_every=1", "--set", "tables.max_rows=20000"]);
         let train = train.path("--data", &data).path("--output-dir", folder.path()).path("--log-json", &log);
         run(train).succeeds();
@@ -136,7 +138,8 @@ fn a_captured_step_makes_no_driver_call_but_its_launch() {
         .filter(|(_, more)| *more != 0)
         .collect();
     println!("15 steps more: {more:?}");
-    let allowed = ["cuGraphLaunch", "cuEventRecord", "cuEventSynchronize", "cuEventQuery", "cuEventRecordWithFlags"];
+    let allowed =
+        ["cuGraphLaunch", "cuEventRecord", "cuEventSynchronize", "cuEventQuery", "cuEventRecordWithFlags"];
     let count = |name: &str| more.iter().find(|(other, _)| *other == name).map_or(0, |(_, more)| *more);
     assert_eq!(count("cuGraphLaunch"), 15, "{more:?}");
     for (name, _) in &more {
@@ -144,9 +147,44 @@ fn a_captured_step_makes_no_driver_call_but_its_launch() {
     }
 }
 
-/// Neither in the program's own list nor in what it has opened when it ends: kernels come from the driver alone.
+/// NCCL between processes and memory between threads: the exchange moves the same rows, and two ranks' sums have one order only.
 #[test]
-fn the_cuda_runtime_library_is_never_loaded() {
+fn processes_on_devices_of_their_own_end_as_threads_do() {
+    if is_absent() {
+        return;
+    }
+    if CudaDevice::count().unwrap() < 2 {
+        println!("skipped, because there is one device only");
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let train = on_cuda(place.train(), "captured").with(&["--steps", "12", "--hybrid", "rows=50"]);
+    let threads = train.clone().with(&["--ranks", "2"]).succeeds().digest();
+    let launched = Run::new("launch").with(&["-n", "2", "--"]);
+    let arguments: Vec<&str> = train.arguments().iter().map(String::as_str).collect();
+    assert_eq!(launched.with(&arguments).succeeds().digest(), threads);
+}
+
+/// The table of a captured step comes from events in the graph.
+#[test]
+fn a_captured_step_can_be_timed_and_drawn() {
+    if is_absent() {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let picture = place.path("step.svg");
+    let run = on_cuda(place.train(), "captured").with(&["--steps", "8", "--time"]);
+    let ended = run.path("--trace", &picture).succeeds();
+    for stage in ["route", "top_backward", "dense_optimizer", "fetch_losses"] {
+        assert!(ended.stdout.contains(stage) || ended.stderr.contains(stage), "{stage} is not in the table");
+    }
+    let picture = std::fs::read_to_string(picture).unwrap();
+    assert!(picture.contains("<title>interaction_forward"), "{picture}");
+}
+
+/// What a process has opened is looked at in `cuda_no_allocation.rs`.
+#[test]
+fn the_program_does_not_name_the_cuda_runtime_library() {
     let program = std::fs::read(env!("CARGO_BIN_EXE_headlong")).unwrap();
     let needle = b"libcudart.so";
     assert!(!program.windows(needle.len()).any(|window| window == needle), "the program names libcudart");

@@ -8,10 +8,10 @@ use crate::crew::exchange_failed;
 use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::schedule::Call;
+use headlong_comm::DeviceCollectives;
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
 use headlong_device::{DeviceError, Stream};
 use headlong_reader::Batch;
-use headlong_comm::DeviceCollectives;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -179,11 +179,8 @@ impl Model {
     /// The loss sums of the step over the batch of slot `slot`, which is waited for.
     pub(super) fn sums_of(&self, slot: &BatchSlot, rows: usize, step: u64) -> Result<f64> {
         let staging = slot.staging();
-        let lost = |source: DeviceError| Error::Device {
-            stage: "the end of the step",
-            step,
-            source: source.into(),
-        };
+        let lost =
+            |source: DeviceError| Error::Device { stage: "the end of the step", step, source: source.into() };
         match self.devices() {
             // A peer that is gone would leave this device waiting for ever.
             Some(devices) => {

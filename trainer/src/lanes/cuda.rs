@@ -9,8 +9,9 @@ use crate::error::{Error, Result};
 use crate::schedule::Call;
 use crate::trace::Recorder;
 use headlong_device::Stream;
-use headlong_device::cuda::{CudaStream, Event, Graph};
+use headlong_device::cuda::{CudaStream, Event, Graph, nvtx};
 use headlong_device::pool::Pool;
+use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Stages of the longest list.
@@ -30,6 +31,25 @@ pub(super) struct CudaLanes {
     timed: Vec<[Event; 2]>,
     /// The walks over full batches, by slot, where they are to be captured.
     captured: Option<[Mutex<Captured>; Model::NUM_SLOTS]>,
+}
+
+/// When a walk's stages are stamped with the time.
+#[derive(Clone, Copy)]
+enum Clock {
+    Off,
+    OfThisWalk,
+    /// At every replay of the graph that is being captured.
+    OfReplays,
+}
+
+impl Clock {
+    fn stamp(self, stream: &CudaStream, event: &Event) {
+        match self {
+            Clock::Off => {}
+            Clock::OfThisWalk => stream.record(event),
+            Clock::OfReplays => stream.record_in_graph(event),
+        }
+    }
 }
 
 /// A walk on its way to being one graph.
@@ -69,7 +89,7 @@ impl CudaLanes {
         Ok(Self {
             streams,
             beside_each_other,
-            begun: Event::with_timing(&device).map_err(no_streams)?,
+            begun: Event::new(&device).map_err(no_streams)?,
             finished: Event::with_timing(&device).map_err(no_streams)?,
             captured: None,
             done: events(MOST_STAGES, false)?,
@@ -92,7 +112,7 @@ impl CudaLanes {
     }
 
     /// As [`Self::walk`] over the batch of slot `slot`, in one launch where that walk has been captured: for full batches alone, since
-    /// a graph's sizes are fixed. What is timed stage by stage runs eagerly.
+    /// a graph's sizes are fixed.
     pub(super) fn replay(
         &self,
         stages: &[Stage],
@@ -103,7 +123,7 @@ impl CudaLanes {
     ) -> Result<()> {
         let main = self.cuda(Lane::Dense);
         match &self.captured {
-            Some(captured) if !recorder.is_on() && model.is_full(call, slot) => {
+            Some(captured) if model.is_full(call, slot) => {
                 // Note: what a panicking walk leaves behind is no graph.
                 let mut captured = captured[slot].lock().unwrap_or_else(PoisonError::into_inner);
                 match &*captured {
@@ -113,10 +133,10 @@ impl CudaLanes {
                     }
                     Captured::Warm => {
                         let graph = self.capture(stages, model, call, recorder)?;
-                        graph.launch(main);
+                        self.launch(&graph, stages, model, call, recorder)?;
                         *captured = Captured::Graph(graph);
                     }
-                    Captured::Graph(graph) => graph.launch(main),
+                    Captured::Graph(graph) => self.launch(graph, stages, model, call, recorder)?,
                 }
             }
             _ => self.walk(stages, model, call, recorder)?,
@@ -132,13 +152,26 @@ impl CudaLanes {
         call: &Call<'_>,
         recorder: &mut Recorder,
     ) -> Result<Graph> {
+        let clock = if recorder.is_on() { Clock::OfReplays } else { Clock::Off };
         let mut outcome = Ok(());
         let graph = self.cuda(Lane::Dense).capture(|| {
-            outcome = self.walk(stages, model, call, recorder);
+            outcome = self.enqueue(stages, model, call, clock);
             Ok(())
         });
         outcome?;
         graph.map_err(|source| failed_at("capture", call, source))
+    }
+
+    fn launch(
+        &self,
+        graph: &Graph,
+        stages: &[Stage],
+        model: &Model,
+        call: &Call<'_>,
+        recorder: &mut Recorder,
+    ) -> Result<()> {
+        graph.launch(self.cuda(Lane::Dense));
+        if recorder.is_on() { self.take_times(stages, model, call, recorder) } else { Ok(()) }
     }
 
     fn check(&self, stage: &'static str, call: &Call<'_>) -> Result<()> {
@@ -153,9 +186,14 @@ impl CudaLanes {
         call: &Call<'_>,
         recorder: &mut Recorder,
     ) -> Result<()> {
+        let clock = if recorder.is_on() { Clock::OfThisWalk } else { Clock::Off };
+        self.enqueue(stages, model, call, clock)?;
+        if recorder.is_on() { self.take_times(stages, model, call, recorder) } else { Ok(()) }
+    }
+
+    fn enqueue(&self, stages: &[Stage], model: &Model, call: &Call<'_>, clock: Clock) -> Result<()> {
         assert!(stages.len() <= MOST_STAGES, "at most {MOST_STAGES} stages in a list");
-        let timing = recorder.is_on();
-        self.fork(timing);
+        self.fork();
         for (index, micro_batch) in ProgramOrder::new(stages, call) {
             let stage = &stages[index];
             if !stage.is_in(model) {
@@ -163,25 +201,23 @@ impl CudaLanes {
             }
             self.wait(stages, index, model);
             let (stream, cuda) = (self.stream(stage.lane), self.cuda(stage.lane));
-            if timing {
-                cuda.record(&self.timed[index][0]);
-            }
+            let _range = range_of(stage);
+            clock.stamp(cuda, &self.timed[index][0]);
             (stage.run)(model, stream, &call.micro_batch(micro_batch))?;
             stream.check().map_err(|source| failed_at(stage.name, call, source))?;
-            if timing {
-                cuda.record(&self.timed[index][1]);
-            }
+            clock.stamp(cuda, &self.timed[index][1]);
             if self.beside_each_other {
                 cuda.record(&self.done[index]);
             }
         }
         self.join();
-        if timing { self.take_times(stages, model, call, recorder) } else { Ok(()) }
+        clock.stamp(self.cuda(Lane::Dense), &self.finished);
+        Ok(())
     }
 
     /// All lanes begin behind what the dense lane was given before.
-    fn fork(&self, timing: bool) {
-        if timing || self.beside_each_other {
+    fn fork(&self) {
+        if self.beside_each_other {
             self.cuda(Lane::Dense).record(&self.begun);
         }
         for lane in self.others() {
@@ -209,9 +245,8 @@ impl CudaLanes {
         let stage = &stages[index];
         for wait in stage.waits {
             let awaited = stages[..index].iter().position(|other| other.name == *wait);
-            let awaited = awaited.filter(|&awaited| {
-                stages[awaited].lane != stage.lane && stages[awaited].is_in(model)
-            });
+            let awaited =
+                awaited.filter(|&awaited| stages[awaited].lane != stage.lane && stages[awaited].is_in(model));
             if let Some(awaited) = awaited {
                 self.cuda(stage.lane).wait(&self.done[awaited]);
             }
@@ -226,7 +261,6 @@ impl CudaLanes {
         call: &Call<'_>,
         recorder: &mut Recorder,
     ) -> Result<()> {
-        self.cuda(Lane::Dense).record(&self.finished);
         let ended = self.stream(Lane::Dense).synchronize();
         ended.map_err(|source| failed_at("the end of the step", call, source))?;
         for (index, stage) in stages.iter().enumerate().filter(|(_, stage)| stage.is_in(model)) {
@@ -238,6 +272,12 @@ impl CudaLanes {
         }
         Ok(())
     }
+}
+
+/// A range for profilers, where one listens.
+fn range_of(stage: &Stage) -> Option<nvtx::Range> {
+    let name = nvtx::is_listening().then(|| CString::new(stage.name).ok()).flatten()?;
+    nvtx::range(&name)
 }
 
 fn failed_at(stage: &'static str, call: &Call<'_>, source: headlong_device::DeviceError) -> Error {

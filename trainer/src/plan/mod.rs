@@ -10,8 +10,8 @@ pub mod hybrid;
 mod memory;
 pub mod text;
 
-pub use device::DevicePlan;
 pub use cost::StepCost;
+pub use device::DevicePlan;
 pub use memory::{MemoryUse, READER_BLOCK_BYTES};
 
 use crate::config::{Config, Interaction};

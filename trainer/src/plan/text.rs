@@ -61,11 +61,8 @@ impl Plan {
 
     fn write_memory(&self, text: &mut String) {
         let memory = &self.memory;
-        let host = [
-            ("reader", memory.reader_bytes),
-            ("ids", memory.id_map_bytes),
-            ("other", memory.other_bytes),
-        ];
+        let host =
+            [("reader", memory.reader_bytes), ("ids", memory.id_map_bytes), ("other", memory.other_bytes)];
         let model = [
             ("tables", memory.table_weight_bytes + memory.table_state_bytes),
             ("dense network", memory.dense_bytes),
@@ -84,7 +81,11 @@ impl Plan {
             None => on_host = format!("{}, {on_host}", listed(&model)),
         }
         let (needed, available) = (bytes(self.bytes_per_rank), bytes(self.available_bytes));
-        let _ = writeln!(text, "memory {needed}{ranks} of {available} available ({}): {on_host}", fits(self.fits));
+        let _ = writeln!(
+            text,
+            "memory {needed}{ranks} of {available} available ({}): {on_host}",
+            fits(self.fits)
+        );
     }
 
     fn write_step(&self, text: &mut String) {

@@ -61,7 +61,5 @@ pub(super) fn gather_logits(
 ) -> Result<()> {
     let share_len = call.num_samples_of_all.div_ceil(ranks.num_ranks());
     let (mine, all) = (model.logits.device_ptr(), model.all_logits.device_ptr());
-    ranks
-        .all_gather(stream, mine, all, share_len * ELEMENT_BYTES)
-        .map_err(exchange_failed("the predictions"))
+    ranks.all_gather(stream, mine, all, share_len * ELEMENT_BYTES).map_err(exchange_failed("the predictions"))
 }

@@ -18,7 +18,8 @@ const LETTER_WIDTH: f64 = 5.2;
 
 /// The last whole step of each rank as an SVG.
 pub(super) fn svg<'a>(ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> String {
-    let ranks: Vec<(usize, &[Span])> = ranks.map(|(rank, recorder)| (rank, last_step(&recorder.spans))).collect();
+    let ranks: Vec<(usize, &[Span])> =
+        ranks.map(|(rank, recorder)| (rank, last_step(&recorder.spans))).collect();
     let spans = || ranks.iter().flat_map(|(_, spans)| spans.iter());
     let start = spans().map(|span| span.start_us).fold(f64::INFINITY, f64::min);
     let end = spans().map(|span| span.start_us + span.duration_us).fold(f64::NEG_INFINITY, f64::max);
@@ -44,10 +45,12 @@ pub(super) fn svg<'a>(ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> Str
     }
     for (position, (rank, spans)) in ranks.iter().enumerate() {
         let top = TOP + position as f64 * rank_height;
-        let _ = writeln!(text, "<text x=\"4\" y=\"{:.1}\" font-weight=\"bold\">rank {rank}</text>", top + 4.0);
+        let _ =
+            writeln!(text, "<text x=\"4\" y=\"{:.1}\" font-weight=\"bold\">rank {rank}</text>", top + 4.0);
         for lane in Lane::ALL {
             let y = top + 8.0 + lane as usize as f64 * LANE_HEIGHT;
-            let _ = writeln!(text, "<text x=\"4\" y=\"{:.1}\" fill=\"#333\">{}</text>", y + 16.0, lane.name());
+            let _ =
+                writeln!(text, "<text x=\"4\" y=\"{:.1}\" fill=\"#333\">{}</text>", y + 16.0, lane.name());
             for span in spans.iter().filter(|span| span.lane == lane) {
                 bar(&mut text, span, (x(span.start_us), y, span.duration_us / length * WIDTH));
             }
@@ -79,10 +82,15 @@ fn bar(text: &mut String, span: &Span, (x, y, width): (f64, f64, f64)) {
 
 /// The spans of the last step that ended: from the last but one start of the stage that starts each step to the last.
 fn last_step(spans: &[Span]) -> &[Span] {
-    let first = crate::schedule::TRAINING.iter().find(|stage| spans.iter().any(|span| span.name == stage.name));
+    let first =
+        crate::schedule::TRAINING.iter().find(|stage| spans.iter().any(|span| span.name == stage.name));
     let Some(first) = first else { return spans };
-    let mut starts: Vec<usize> =
-        spans.iter().enumerate().filter(|(_, span)| span.name == first.name).map(|(index, _)| index).collect();
+    let mut starts: Vec<usize> = spans
+        .iter()
+        .enumerate()
+        .filter(|(_, span)| span.name == first.name)
+        .map(|(index, _)| index)
+        .collect();
     let end = match starts.len() {
         0 | 1 => spans.len(),
         _ => starts.pop().unwrap_or(spans.len()),
@@ -100,7 +108,12 @@ mod tests {
         let mut recorder = Recorder::new(Record { times: false, spans: true });
         for step in 0..3 {
             for (name, lane) in [("pool", Lane::Sparse), ("top_forward", Lane::Dense)] {
-                recorder.spans.push(Span { name, lane, start_us: f64::from(step) * 100.0, duration_us: 50.0 });
+                recorder.spans.push(Span {
+                    name,
+                    lane,
+                    start_us: f64::from(step) * 100.0,
+                    duration_us: 50.0,
+                });
             }
         }
         let step = last_step(&recorder.spans);

@@ -1,0 +1,76 @@
+//! A captured step on a device allocates nothing on the host, and no CUDA runtime library is in the process. One test alone in its
+//! binary: the counter counts every thread.
+
+#![cfg(test)]
+
+use headlong::build::Model;
+use headlong::config::{Config, DeviceChoice, TableRows};
+use headlong::engine::{Engine, StepRates};
+use headlong::lanes::Lanes;
+use headlong::trace::Recorder;
+use headlong_device::cuda::testing::stream;
+use headlong_device::rng::CounterRng;
+use headlong_device::testing::{CountingAllocator, allocations};
+use headlong_reader::{Batch, Jagged};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const SAMPLES: usize = 32;
+const DENSE: usize = 13;
+const TABLES: usize = 4;
+const ROWS: u64 = 300;
+
+fn batch(seed: u64) -> Batch {
+    let random = CounterRng::new(seed, 3);
+    let ids = |table: usize| Jagged {
+        values: (0..SAMPLES)
+            .map(|i| (random.uniform((table * SAMPLES + i) as u64) * ROWS as f32) as u64)
+            .collect(),
+        offsets: (0..=SAMPLES as u32).collect(),
+    };
+    Batch {
+        num_samples: SAMPLES,
+        labels: (0..SAMPLES).map(|i| f32::from(i % 3 == 0)).collect(),
+        dense: (0..SAMPLES * DENSE).map(|i| random.uniform(1_000_000 + i as u64)).collect(),
+        sparse: (0..TABLES).map(ids).collect(),
+        ..Batch::default()
+    }
+}
+
+#[test]
+fn a_captured_step_allocates_nothing() {
+    let Some(stream) = stream() else { return };
+    let mut config = Config::default();
+    config.data.num_sparse = TABLES;
+    config.tables.rows = TableRows::Each(ROWS);
+    config.model.dim = 16;
+    config.model.bottom = vec![32, 16];
+    config.model.top = vec![24, 1];
+    config.train.batch_size = SAMPLES;
+    config.run.device = DeviceChoice::Cuda;
+    config.optimizer.set_both("adagrad").unwrap();
+    config.optimizer.resolve().unwrap();
+    config.validate().unwrap();
+    let model = Model::new(&config, &[ROWS; TABLES], &stream).unwrap();
+    let mut engine = Engine::new(model, Lanes::captured(stream).unwrap(), Recorder::off());
+    let batches: Vec<Batch> = (0..4).map(batch).collect();
+    engine.prime(&batches[0]).unwrap();
+    let mut last_loss = f64::NAN;
+    let mut steps = |numbers: std::ops::Range<u64>| {
+        let before = allocations();
+        for number in numbers {
+            let rates = StepRates { number: number + 1, dense: 0.01, sparse: 0.01 };
+            engine.enqueue(rates, Some(&batches[(number % 4) as usize])).unwrap();
+            engine.take_losses(&mut |step| last_loss = step.loss);
+        }
+        engine.settle().unwrap();
+        allocations() - before
+    };
+    steps(0..8);
+    assert_eq!(steps(8..20), 0, "allocations of twelve captured steps");
+    assert!(last_loss.is_finite());
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(maps.contains("libcuda.so"), "the driver is there");
+    assert!(!maps.contains("libcudart"), "the runtime library is not");
+}
