@@ -210,14 +210,15 @@ impl CudaStream {
         });
     }
 
-    /// Enqueues a copy within the device, or from a peer whose access is enabled.
+    /// Enqueues a copy within the device, or between it and a peer whose access is enabled.
     pub fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) {
         if bytes == 0 {
             return;
         }
         self.attempt(|raw| {
+            // Addresses say which device they are of: all memory is in one address space.
             // SAFETY: the caller owns both ranges; the driver refuses addresses it does not know.
-            let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, raw) };
+            let code = unsafe { sys::cuMemcpyAsync(to.0, from.0, bytes, raw) };
             driver::check(code, || format!("copying {bytes} bytes on the device"))
         });
     }

@@ -80,18 +80,26 @@ pub(super) fn choose(
     proposals: &[sys::cublasLtMatmulHeuristicResult_t],
 ) -> Result<sys::cublasLtMatmulHeuristicResult_t> {
     let file = FILE.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let Some(file) = file else { return Ok(proposals[0]) };
+    file.map_or(Ok(proposals[0]), |file| choose_by(&file, stream, plan, proposals))
+}
+
+fn choose_by(
+    file: &Path,
+    stream: &CudaStream,
+    plan: &mut Matmul,
+    proposals: &[sys::cublasLtMatmulHeuristicResult_t],
+) -> Result<sys::cublasLtMatmulHeuristicResult_t> {
     let _turn = SEARCH.lock().unwrap_or_else(PoisonError::into_inner);
     let key = key(stream, plan.spec())?;
-    let kept = Algorithms::read(&file).get(&key);
+    let kept = Algorithms::read(file).get(&key);
     if let Some(found) = kept.and_then(|words| proposals.iter().find(|p| p.algo.data == words)) {
         return Ok(*found);
     }
     let chosen = fastest(stream, plan, proposals)?;
     // Read again: another process may have written meanwhile.
-    let mut algorithms = Algorithms::read(&file);
+    let mut algorithms = Algorithms::read(file);
     algorithms.insert(key, chosen.algo.data);
-    algorithms.write(&file)?;
+    algorithms.write(file)?;
     Ok(chosen)
 }
 
@@ -151,5 +159,46 @@ impl Scratch {
     fn args(&self) -> MatmulArgs {
         let (bias, aux) = (self.bias.ptr(), self.aux.ptr());
         MatmulArgs { bias, aux, ..MatmulArgs::new(self.a.ptr(), self.b.ptr(), self.d.ptr()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Math;
+    use super::*;
+    use crate::DType;
+    use crate::cuda::testing::stream;
+
+    #[test]
+    fn the_fastest_is_timed_once_and_then_read() {
+        let Some(stream) = stream() else { return };
+        let stream = stream.cuda_body();
+        let plain = Operand::plain(DType::F32, 8);
+        let spec = MatmulSpec {
+            m: 16,
+            n: 8,
+            k: 8,
+            a: plain,
+            b: plain,
+            d: plain,
+            math: Math::Full,
+            epilogue: Epilogue::ReluAuxBias,
+            bias_dtype: DType::F32,
+        };
+        let file = std::env::temp_dir().join(format!("headlong-search-{}.txt", std::process::id()));
+        let first = Matmul::proposals(stream, &spec).unwrap()[0];
+        let mut second = first;
+        second.wavesCount = 2.0;
+        let mut plan = Matmul::new(stream, spec).unwrap();
+        let chosen = choose_by(&file, stream, &mut plan, &[first, second]).unwrap();
+        assert_eq!(chosen.algo.data, first.algo.data);
+        let kept = Algorithms::read(&file);
+        assert_eq!(kept.get(&key(stream, &spec).unwrap()), Some(first.algo.data));
+        // What the file names is taken, wherever it stands; what it names and nobody proposes is not.
+        let mut other = first;
+        other.algo.data[7] ^= 1;
+        let again = choose_by(&file, stream, &mut plan, &[other, first]).unwrap();
+        assert_eq!(again.algo.data, first.algo.data);
+        std::fs::remove_file(&file).unwrap();
     }
 }

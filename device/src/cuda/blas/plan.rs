@@ -67,7 +67,7 @@ impl Matmul {
     }
 
     /// The library's proposals, the one it thinks fastest first; at least one.
-    fn proposals(
+    pub(super) fn proposals(
         stream: &CudaStream,
         spec: &MatmulSpec,
     ) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>> {

@@ -2,7 +2,7 @@
 
 use super::STREAM_TEST;
 use crate::cuda::testing::{download, stream, upload};
-use crate::cuda::{CudaStream, DeviceMemory, DevicePtr, Event, Launch, Source};
+use crate::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr, Event, Launch, Source};
 use crate::{DeviceError, layout_test};
 
 #[derive(Debug, Clone, Copy)]
@@ -125,6 +125,10 @@ fn a_captured_fork_and_join_replays() {
     first.synchronize().unwrap();
     let graph = first.capture(step).unwrap();
     assert_eq!(graph.num_kernel_nodes(), 3);
+    let picture = std::env::temp_dir().join(format!("headlong-graph-{}.dot", std::process::id()));
+    graph.print(&picture).unwrap();
+    assert!(std::fs::read_to_string(&picture).unwrap().contains("digraph"));
+    std::fs::remove_file(&picture).unwrap();
     assert!(graph.num_nodes() >= 3);
     assert_eq!(download::<f32>(&a).unwrap(), [2.0; 8], "capturing runs nothing");
     for round in 0..4 {
@@ -196,6 +200,58 @@ fn launch_errors_stay_and_name_the_kernel() {
     assert!(other.check().unwrap_err().to_string().contains("no_such_kernel"));
 }
 
+/// Runs the test once more as the only one of another process, with so many software devices. True there.
+fn in_a_process_of_its_own(test: &str, devices: u32) -> bool {
+    if std::env::args().any(|argument| argument == "--exact") {
+        return true;
+    }
+    let own = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([&format!("cuda::tests::streams::{test}"), "--exact", "--nocapture"])
+        .env("SOFTCUDA_DEVICES", devices.to_string())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&own.stdout).into_owned() + &String::from_utf8_lossy(&own.stderr);
+    assert!(own.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+#[test]
+fn two_devices_copy_and_wait_for_each_other() {
+    let Some(stream) = stream() else { return };
+    let software = stream.cuda_body().device().is_software();
+    if software && !in_a_process_of_its_own("two_devices_copy_and_wait_for_each_other", 2) {
+        return;
+    }
+    if CudaDevice::count().unwrap() < 2 {
+        eprintln!("skipped, because there is one device");
+        return;
+    }
+    let (near, far) = (CudaDevice::open(0).unwrap(), CudaDevice::open(1).unwrap());
+    if !near.can_access_peer(&far) {
+        eprintln!("skipped, because {near} cannot reach {far}");
+        return;
+    }
+    for (one, other) in [(&near, &far), (&far, &near), (&near, &far)] {
+        one.enable_peer_access(other).unwrap();
+    }
+    let (on_near, on_far) = (CudaStream::new(&near).unwrap(), CudaStream::new(&far).unwrap());
+    let a = upload(&near, &[1.0_f32; 8]).unwrap();
+    let b = upload(&far, &[0.0_f32; 8]).unwrap();
+    let (scaled, copied) = (Event::new(&near).unwrap(), Event::new(&far).unwrap());
+    scale(&on_near, &a, &a, 3.0, 0.0);
+    on_near.record(&scaled);
+    on_far.wait(&scaled);
+    on_far.copy(b.ptr(), a.ptr(), 32);
+    on_far.record(&copied);
+    on_near.wait(&copied);
+    scale(&on_near, &a, &a, 0.0, 0.0);
+    scale(&on_far, &b, &b, 1.0, 1.0);
+    on_near.synchronize().unwrap();
+    on_far.synchronize().unwrap();
+    assert_eq!(download::<f32>(&a).unwrap(), [0.0; 8]);
+    assert_eq!(download::<f32>(&b).unwrap(), [4.0; 8]);
+}
+
 #[test]
 fn a_failing_kernel_is_named_where_somebody_waits() {
     // A failure of the device spoils its context for good: on a GPU for all other tests, so only the software device is asked.
@@ -205,14 +261,7 @@ fn a_failing_kernel_is_named_where_somebody_waits() {
         return;
     }
     // In a process of its own, for the same reason.
-    let name = "cuda::tests::streams::a_failing_kernel_is_named_where_somebody_waits";
-    if std::env::args().all(|argument| argument != "--exact") {
-        let own = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([name, "--exact", "--nocapture"])
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&own.stdout).into_owned() + &String::from_utf8_lossy(&own.stderr);
-        assert!(own.status.success(), "{said}");
+    if !in_a_process_of_its_own("a_failing_kernel_is_named_where_somebody_waits", 1) {
         return;
     }
     let a = upload(stream.device(), &[1.0_f32; 8]).unwrap();
