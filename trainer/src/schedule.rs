@@ -21,6 +21,9 @@
 
 mod by_node;
 mod by_slot;
+mod call;
+
+pub use call::Call;
 
 use crate::build::{BatchIds, BatchSlot, Model, is_dot};
 use crate::config::IdsChoice;
@@ -32,7 +35,6 @@ use crate::lanes::Repeat::{MicroBatch, Step as Once};
 use crate::lanes::Runs::{Always, AmongRanks, OnDevice};
 use crate::lanes::Stage;
 use headlong_device::Stream;
-use headlong_device::optimizer::Step;
 use headlong_embedding::Ids;
 use headlong_embedding::hybrid::IdExchange;
 use headlong_mlp::interaction::{cat, dot};
@@ -40,7 +42,6 @@ use headlong_mlp::linear::Activation;
 use headlong_mlp::loss::LossArgs;
 use headlong_mlp::mlp::MlpBackwardArgs;
 use headlong_mlp::optim::{self, StepArgs};
-use headlong_reader::Batch;
 
 /// One training step.
 pub const TRAINING: &[Stage] = &[
@@ -525,59 +526,6 @@ fn first<'a>(values: &'a [f32], counts: &[usize]) -> &'a [f32] {
 
 fn first_mut<'a>(values: &'a mut [f32], counts: &[usize]) -> &'a mut [f32] {
     &mut values[..counts.iter().sum()]
-}
-
-/// What one walk through the list works on.
-#[derive(Clone, Copy)]
-pub struct Call<'a> {
-    /// The batch that is trained on or evaluated.
-    pub now: &'a BatchSlot,
-    /// The slot of the batch that is prepared ahead; none at the end of the data.
-    pub next: Option<&'a BatchSlot>,
-    /// The batch of all ranks that `next` (in an evaluation `now`) takes its share of.
-    pub incoming: Option<&'a Batch>,
-    /// This rank's samples in the batch of now.
-    pub num_samples: usize,
-    /// Samples of all ranks in the batch of now.
-    pub num_samples_of_all: usize,
-    /// This rank's samples in one micro-batch; the last one may be smaller.
-    pub micro_batch_size: usize,
-    /// Micro-batches of the batch of now, the same on all ranks.
-    pub num_micro_batches: usize,
-    /// Samples of all ranks in one micro-batch; the last one may be smaller.
-    pub micro_batch_size_of_all: usize,
-    /// Blocks that sums over the samples of a micro-batch are cut into, over all ranks.
-    pub sum_blocks: usize,
-    /// Which micro-batch this is, from 0.
-    pub micro_batch: usize,
-    /// Learning rate and number of the step, for the dense parameters.
-    pub dense_step: Step,
-    /// The same for the tables.
-    pub sparse_step: Step,
-}
-
-impl Call<'_> {
-    /// The same call for another micro-batch.
-    pub fn micro_batch(&self, micro_batch: usize) -> Self {
-        Self { micro_batch, ..*self }
-    }
-
-    /// First sample of the micro-batch, and how many it has, of this rank's.
-    pub fn samples(&self) -> (usize, usize) {
-        let first = (self.micro_batch * self.micro_batch_size).min(self.num_samples);
-        let rest = self.num_samples - first;
-        // Note: of a short micro-batch, which is the last, a rank may have more samples than of a whole one. 10 samples in 5
-        // blocks are 2 for each of 5 ranks; 21 samples are 5 for each but the last, which has 1.
-        let is_last = self.micro_batch + 1 >= self.num_micro_batches;
-        (first, if is_last { rest } else { self.micro_batch_size.min(rest) })
-    }
-
-    /// Samples of one block of the sums over this micro-batch.
-    pub fn block_len(&self) -> usize {
-        let before = self.micro_batch * self.micro_batch_size_of_all;
-        let samples = self.micro_batch_size_of_all.min(self.num_samples_of_all - before);
-        headlong_mlp::sum::block_len(samples, self.sum_blocks)
-    }
 }
 
 #[cfg(test)]
