@@ -105,7 +105,10 @@ pub const UNSAFE_FILES: &[Exception] = &[
     always("device/tests/conformance/**", "calls the driver itself: its rules are what it tests"),
     always("**/cuda.rs", "an op's CUDA launcher"),
     only("device/tests/conformance.rs", "calls of the driver that the crate's surface does not let through"),
-    always("device/tests/conformance/**", "calls of the driver that the crate's surface does not let through"),
+    always(
+        "device/tests/conformance/**",
+        "calls of the driver that the crate's surface does not let through",
+    ),
     always("embedding/src/**/vector.rs", "an op's vector kernel"),
     always("mlp/src/**/vector.rs", "an op's vector kernel"),
     always("mlp/src/**/vector/**", "an op's vector kernels"),
