@@ -110,7 +110,8 @@ impl EmbeddingSet {
                 shard: None,
             };
             let table = registry.kind(spec)?.build(spec, &env)?;
-            tables.push(slot(table, spec, width, options.max_ids[index], &options.optimizer)?);
+            let shape = (width, options.max_ids[index]);
+            tables.push(slot(stream, table, spec, shape, &options.optimizer)?);
             width += spec.dim;
         }
         let sizes = (options.max_samples, options.max_ids);
@@ -266,8 +267,7 @@ impl EmbeddingSet {
         };
         assert_eq!(vectors.cols(), self.width, "`{}` is as wide as all tables together", vectors.name());
         assert_eq!(vectors.rows(), route.num_samples(), "`{}` has the route's samples", vectors.name());
-        set.lookup(stream, device, vectors);
-        Ok(())
+        set.lookup(stream, &self.tables, device, vectors)
     }
 
     /// Writes the pooled vectors of a batch to `vectors` (`samples × `[`Self::width`], f32); see [`crate::lookup`].
@@ -310,8 +310,7 @@ impl EmbeddingSet {
         assert_eq!(d_vectors.cols(), self.width, "`{}` is as wide as all tables together", d_vectors.name());
         assert_eq!(d_vectors.rows(), route.num_samples(), "`{}` has the route's samples", d_vectors.name());
         if let Some((set, stream, route)) = self.on_device(stream, route) {
-            set.update(stream, route, d_vectors, step);
-            return Ok(());
+            return set.update(stream, &self.tables, route, (d_vectors, step));
         }
         assert!(route.is_for(&self.specs), "the route was made by this set");
         let step = SparseStep { optimizer: &self.optimizer, step };
@@ -520,10 +519,10 @@ pub(crate) fn check(spec: &TableSpec, max_samples: usize, max_ids: usize) -> Res
 }
 
 pub(crate) fn slot(
+    stream: &Stream,
     table: Box<dyn EmbeddingTable>,
     spec: &TableSpec,
-    first_column: usize,
-    max_ids: usize,
+    (first_column, max_ids): (usize, usize),
     optimizer: &Optimizer,
 ) -> Result<TableSlot> {
     // Raw ids are no rows: the fused paths, which go by row, are not for them.
@@ -533,10 +532,14 @@ pub(crate) fn slot(
             check_plain_rows(rows, spec, optimizer);
             None
         }
+        None if stream.as_cuda().is_some() && (table.cuda().is_none() || spec.keys == Keys::RawIds) => {
+            let reason = "it shows neither rows nor a CUDA body on a CUDA device".to_owned();
+            return Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
+        }
         None => {
             let mut plan = ArenaPlan::new(&format!("staging of table {}", spec.name));
             let slot = plan.matrix("staging", DType::F32, max_ids, spec.dim);
-            Some(plan.freeze()?.mat(slot))
+            Some(plan.freeze_on(stream)?.mat(slot))
         }
     };
     Ok(TableSlot { first_column, dim: spec.dim, plain, staging, table: Mutex::new(table) })

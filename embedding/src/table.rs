@@ -1,6 +1,7 @@
 //! What a table is ([`TableSpec`]) and what the author of one writes ([`EmbeddingTable`]).
 
 use crate::checkpoint::{RowSink, RowSource, SavedRows, TensorSpec};
+use crate::cuda::CudaTable;
 use crate::error::{EmbeddingError, Result};
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::{DType, Mat, MatMut, MatRef, Stream};
@@ -311,6 +312,13 @@ pub trait EmbeddingTable: Send {
 
     /// As [`Self::entries`], for writing.
     fn entries_mut(&mut self) -> Option<&mut dyn Entries> {
+        None
+    }
+
+    /// The table's CUDA body, of one built on a CUDA device ([`crate::registry::TableEnv::stream`]) that does not show plain rows
+    /// there. Such tables hold f32 and are on one rank as a whole. Kinds that build them list `cuda` among
+    /// [`crate::registry::Abilities::devices`].
+    fn cuda(&self) -> Option<&dyn CudaTable> {
         None
     }
 

@@ -1,9 +1,13 @@
 //! The conformance suite that the author of a table runs on it.
 
 use crate::checkpoint::SavedRows;
+use crate::cuda::{CudaStep, CudaTable, DeviceRows};
+use crate::error::Result;
 use crate::hybrid::mix;
 use crate::registry::{TableEnv, TableKind};
 use crate::table::{EmbeddingTable, Grain, Keys, Rows, SparseStep, TableSpec};
+use headlong_device::cuda::testing::{download, upload};
+use headlong_device::cuda::{CudaStream, DevicePtr, DeviceStep, OptimizerConstants};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::testing::uniform;
 use headlong_device::{MatMut, MatRef, Stream};
@@ -41,15 +45,28 @@ const MOST_SIGHTS: u64 = 16;
 /// # Panics
 /// With a message that names the promise that is broken.
 pub fn check_table(kind: &dyn TableKind, spec: &TableSpec) {
+    check_table_on([Stream::cpu(1), Stream::cpu(3)], kind, spec);
+}
+
+/// As [`check_table`], for tables on a CUDA device: with the [`crate::cuda::CudaTable`] of tables that have one, on a stream of the
+/// device.
+///
+/// # Panics
+/// As there.
+pub fn check_table_on_cuda(stream: &Stream, kind: &dyn TableKind, spec: &TableSpec) {
+    check_table_on([stream.clone(), stream.clone()], kind, spec);
+}
+
+fn check_table_on(streams: [Stream; 2], kind: &dyn TableKind, spec: &TableSpec) {
     assert!(spec.rows >= 2, "the suite needs a table of two rows at least");
     for optimizer in every_optimizer() {
-        let tables = [1, 3].map(|threads| Subject::new(kind, spec, optimizer, threads, 5));
+        let tables = streams.each_ref().map(|stream| Subject::new(kind, spec, optimizer, stream, 5));
         let [mut one, mut three] = tables;
         one.check_description(kind);
         one.check_lookup();
         let rows = one.some_rows();
         assert_eq!(one.lookup(&rows), three.lookup(&rows), "threads change initial values");
-        let mut other = Subject::new(kind, spec, optimizer, 1, 6);
+        let mut other = Subject::new(kind, spec, optimizer, &streams[0], 6);
         if spec.init != crate::table::Init::Zeros {
             assert_ne!(one.lookup(&rows), other.lookup(&rows), "another seed gives the same initial values");
         }
@@ -108,13 +125,12 @@ struct Subject {
 }
 
 impl Subject {
-    fn new(kind: &dyn TableKind, spec: &TableSpec, optimizer: Optimizer, threads: usize, seed: u64) -> Self {
-        let stream = Stream::cpu(threads);
-        let env = TableEnv { stream: &stream, optimizer: &optimizer, seed, table_index: 2, shard: None };
+    fn new(kind: &dyn TableKind, spec: &TableSpec, optimizer: Optimizer, stream: &Stream, seed: u64) -> Self {
+        let env = TableEnv { stream, optimizer: &optimizer, seed, table_index: 2, shard: None };
         let table = kind
             .build(spec, &env)
             .unwrap_or_else(|error| panic!("a table with {} is not built: {error}", optimizer.name()));
-        Self { table, spec: spec.clone(), optimizer, stream }
+        Self { table, spec: spec.clone(), optimizer, stream: stream.clone() }
     }
 
     /// Unique rows, the first and the last among them.
@@ -132,7 +148,34 @@ impl Subject {
         rows
     }
 
+    /// Runs the CUDA body on `rows` in device memory and on `values` (vectors or gradients) beside them, which are returned.
+    fn on_device(
+        &self,
+        table: &dyn CudaTable,
+        rows: &[u64],
+        values: &[f32],
+        body: impl FnOnce(&dyn CudaTable, &CudaStream, DeviceRows, DevicePtr) -> Result<()>,
+    ) -> Vec<f32> {
+        let fails = |error| panic!("the device fails: {error}");
+        let stream = self.stream.cuda_body();
+        // Room for more rows than there are, as in a set.
+        let capacity = rows.len() + 7;
+        let mut words: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
+        words.resize(capacity, u32::MAX);
+        let list = upload(stream.device(), &words).unwrap_or_else(fails);
+        let count = upload(stream.device(), &[rows.len() as u32]).unwrap_or_else(fails);
+        let values = upload(stream.device(), values).unwrap_or_else(fails);
+        let rows = DeviceRows { rows: list.ptr(), count: count.ptr(), capacity };
+        body(table, stream, rows, values.ptr()).unwrap_or_else(|error| panic!("the CUDA body fails: {error}"));
+        stream.synchronize().unwrap_or_else(|error| panic!("the CUDA body fails: {error}"));
+        download(&values).unwrap_or_else(|error| panic!("the device fails: {error}"))
+    }
+
     fn lookup(&mut self, rows: &[u64]) -> Vec<f32> {
+        if let Some(table) = self.table.cuda() {
+            let out = vec![f32::NAN; rows.len() * self.spec.dim];
+            return self.on_device(table, rows, &out, |table, stream, rows, to| table.lookup(stream, rows, to));
+        }
         let mut out = vec![f32::NAN; rows.len() * self.spec.dim];
         let view = MatMut::new(&mut out, rows.len(), self.spec.dim);
         self.table
@@ -143,6 +186,19 @@ impl Subject {
 
     fn apply(&mut self, rows: &[u64], gradients: &[f32], number: u64) {
         let step = Step { learning_rate: 0.25, number };
+        if let Some(table) = self.table.cuda() {
+            let step = CudaStep {
+                optimizer: self.optimizer,
+                constants: OptimizerConstants::new(&self.optimizer),
+                device: DevicePtr::NULL,
+                host: DeviceStep::new(&step, &self.optimizer),
+            };
+            let body = |table: &dyn CudaTable, stream: &CudaStream, rows, gradients| {
+                table.apply(stream, rows, gradients, &step)
+            };
+            self.on_device(table, rows, gradients, body);
+            return;
+        }
         let gradients = MatRef::new(gradients, rows.len(), self.spec.dim);
         let step = SparseStep { optimizer: &self.optimizer, step: &step };
         self.table
@@ -325,9 +381,11 @@ impl Subject {
         assert_eq!(plain.states.len(), self.optimizer.states().len(), "one matrix per optimiser state");
         let rows = self.some_rows();
         let looked_up = self.lookup(&rows);
-        let weights = plain.weights.read::<f32>();
+        let mut weights = vec![0.0; self.spec.dim];
         for (&row, expected) in rows.iter().zip(looked_up.chunks(self.spec.dim)) {
-            assert_eq!(weights.row(row as usize), expected, "plain row {row} is not what lookup returns");
+            crate::set::read_rows(&plain.weights, row, &mut weights)
+                .unwrap_or_else(|error| panic!("plain row {row} cannot be read: {error}"));
+            assert_eq!(weights, expected, "plain row {row} is not what lookup returns");
         }
     }
 }

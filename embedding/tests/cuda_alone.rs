@@ -5,16 +5,17 @@ mod common;
 
 #[cfg(test)]
 mod cuda_tests {
-    use super::common::device::{Alone, Plan, assert_bits, assert_near, matrix_on, upload_step};
+    use super::common::device::{Alone, Plan, assert_bits, assert_near, matrix_on, registry, upload_step};
+    use super::common::quotient_remainder::{Args, QUOTIENT_REMAINDER};
     use super::common::ranks::{Bags, Batch};
     use super::common::{Jagged, random_bags, views};
     use headlong_device::{DType, Stream};
     use headlong_device::cuda::DeviceMemory;
-    use headlong_device::cuda::testing::{stream, streams};
+    use headlong_device::cuda::testing::{layout_test, stream, streams};
     use headlong_device::optimizer::{Optimizer, Step};
     use headlong_device::testing::{small_integers, uniform};
     use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridSet, Owner, Partition};
-    use headlong_embedding::testing::every_optimizer;
+    use headlong_embedding::testing::{check_table_on_cuda, every_optimizer};
     use headlong_embedding::{EmbeddingSet, Pooling, Registry, SetOptions, TableSpec};
     use std::sync::Arc;
 
@@ -328,5 +329,23 @@ mod cuda_tests {
         };
         let refused = EmbeddingSet::new(&stream, &specs, &options).err().unwrap().to_string();
         assert_eq!(refused, "table `device`: holds f16, other tables f32: on a CUDA device all hold the same");
+    }
+
+    #[test]
+    fn tables_on_a_device_keep_the_promises_of_tables() {
+        let Some(stream) = stream() else { return };
+        let registry = registry();
+        let own = TableSpec {
+            kind: "quotient_remainder".to_owned(),
+            grain: headlong_embedding::Grain::Whole,
+            ..TableSpec::new("own", 90, 20)
+        };
+        for spec in [own, TableSpec::new("dense", 90, 20)] {
+            check_table_on_cuda(&stream, registry.kind(&spec).unwrap(), &spec);
+        }
+        layout_test!(
+            Args, &QUOTIENT_REMAINDER, &[];
+            weights, first, second, sums, rows, count, values, device_step, step, constants, part_rows, dim, buckets
+        );
     }
 }

@@ -6,7 +6,7 @@ mod common;
 #[cfg(test)]
 mod cuda_tests {
     use super::common::cases::{batch, partition};
-    use super::common::device::{Alone, Plan, assert_bits, assert_near, matrix_on, upload_step};
+    use super::common::device::{Alone, Plan, assert_bits, assert_near, matrix_on, registry, upload_step};
     use super::common::ranks::{Bags, Batch};
     use headlong_device::cuda::testing::stream;
     use headlong_device::cuda::{DeviceMemory, DevicePtr};
@@ -16,7 +16,7 @@ mod cuda_tests {
     use headlong_embedding::hybrid::*;
     use headlong_embedding::testing::every_optimizer;
     use headlong_embedding::update::sum_block_len;
-    use headlong_embedding::{Pooling, Registry, SetOptions, TableSpec};
+    use headlong_embedding::{Grain, Pooling, SetOptions, TableSpec};
     use std::sync::Arc;
 
     struct Rank {
@@ -53,7 +53,7 @@ mod cuda_tests {
                     owner: Owner(owner),
                     deduplicate: Deduplicate::Rank,
                 };
-                let set = HybridSet::new(&Registry::default(), stream, plan.specs, &options).unwrap();
+                let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
                 set.set_device_step(step.ptr());
                 let len = set.max_asked_elements();
                 assert_eq!(len, partition.num_owners() * set.slot_elements());
@@ -146,9 +146,12 @@ mod cuda_tests {
 
         /// All tensors of the whole model; replicas are equal.
         fn tensors(&self) -> Vec<Vec<f32>> {
-            let set = &self.ranks[0].set;
+            let partition = self.ranks[0].set.partition();
             let mut all = Vec::new();
-            for (table, (_, tensors)) in set.tables().enumerate() {
+            for table in 0..self.ranks[0].set.specs().len() {
+                // Who holds a table knows its tensors.
+                let holder = (0..self.ranks.len()).find(|&rank| partition.local_rows(table, Owner(rank)) > 0);
+                let tensors = self.ranks[holder.unwrap_or(0)].set.tensors(table);
                 for (index, tensor) in tensors.iter().enumerate() {
                     let mut whole = vec![f32::NAN; tensor.rows as usize * tensor.cols];
                     for rank in &self.ranks {
@@ -286,5 +289,52 @@ mod cuda_tests {
         let d_vectors = uniform(1, 16_000 * 32);
         ranks.backward(&d_vectors, &Step { learning_rate: 0.1, number: 1 });
         assert!(ranks.tensors().concat().iter().all(|x| x.is_finite()), "nothing foreign was added");
+    }
+
+    /// A table with a CUDA body of its own, between two others: on one rank, and on one of four. Its rows share storage, so its
+    /// gradients reach it in the same order either way; integers make the sums before that exact.
+    #[test]
+    fn a_table_of_ones_own_steps_the_same_on_one_of_four_ranks() {
+        let Some(stream) = stream() else { return };
+        let own = TableSpec {
+            kind: "quotient_remainder".to_owned(),
+            grain: Grain::Whole,
+            ..TableSpec::new("own", 90, 16)
+        };
+        let specs = [TableSpec::new("a", 50, 16), own, TableSpec::new("c", 70, 16)];
+        let plan = Plan {
+            specs: &specs,
+            optimizer: Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.1 },
+            max_samples: 100,
+            max_ids: &[100, 300, 100],
+            frozen: false,
+        };
+        let placements = vec![
+            TablePlacement::DataParallel,
+            TablePlacement::TableWise(Owner(2)),
+            TablePlacement::by_formula(),
+        ];
+        let mut alone = Alone::new(&stream, &plan);
+        let mut several = Ranks::new(&stream, &plan, Partition::new(&specs, 4, placements).unwrap());
+        let before = alone.tensors();
+        for number in 1..=3 {
+            let longest = [0, 3, 0];
+            let bags: Vec<_> = specs
+                .iter()
+                .zip(longest)
+                .map(|(spec, longest)| Bags::plain(super::common::random_bags(number, 100, spec.rows, longest)))
+                .collect();
+            let (expected, got) = (alone.forward(&bags), several.forward(&bags));
+            assert_bits(&got, &expected, &format!("vectors of step {number}"));
+            let d_vectors = small_integers(number, 100 * 48);
+            let step = Step { learning_rate: 0.1, number };
+            alone.backward(&d_vectors, &step);
+            several.backward(&d_vectors, &step);
+        }
+        let after = alone.tensors();
+        assert_ne!(after[2], before[2], "the quotient has moved");
+        for (tensor, (got, expected)) in several.tensors().iter().zip(&after).enumerate() {
+            assert_bits(got, expected, &format!("tensor {tensor}"));
+        }
     }
 }

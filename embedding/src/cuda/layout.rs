@@ -72,6 +72,8 @@ impl Table {
 
 /// `POOLING_MEAN` of [`Table::flags`].
 pub(crate) const POOLING_MEAN: u32 = 1;
+/// `ROWS_HIDDEN`, likewise.
+pub(crate) const ROWS_HIDDEN: u32 = 2;
 
 /// Words of `struct Staged` and of `struct StagedTable`.
 pub(crate) const STAGED_WORDS: usize = 4;

@@ -19,10 +19,12 @@ mod kernels;
 pub(crate) mod layout;
 pub(crate) mod set;
 pub(crate) mod staging;
+pub(crate) mod table;
 pub(crate) mod tables;
 
 pub use kernels::{all_kernels, kernels};
 pub(crate) use set::{CudaSet, DeviceRoute};
+pub use table::{CudaStep, CudaTable, DeviceRows};
 pub(crate) use tables::{DeviceTables, FlagsMemory};
 
 use crate::table::TableSpec;

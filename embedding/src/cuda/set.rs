@@ -2,6 +2,7 @@
 
 use super::layout::{CHUNK, Layout};
 use super::staging::Staging;
+use super::table::{CudaStep, Hidden, apply_all, hidden};
 use super::tables::describe;
 use super::{DeviceTables, FlagsMemory, Instance, partial_stride};
 use crate::error::{EmbeddingError, Result};
@@ -11,7 +12,9 @@ use crate::route::cuda::Sorted;
 use crate::set::TableSlot;
 use crate::table::TableSpec;
 use crate::update::cuda::{Gradients, Sink, Update, update};
-use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr, DeviceStep};
+use headlong_device::cuda::{
+    CudaDevice, CudaStream, DeviceMemory, DevicePtr, DeviceStep, OptimizerConstants,
+};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{DType, Mat};
 use std::sync::Arc;
@@ -31,6 +34,8 @@ pub(crate) struct CudaSet {
     device_step: AtomicU64,
     optimizer: Optimizer,
     seed: u64,
+    /// Whether authors' own tables are among them, whose rows are numbered.
+    has_hidden: bool,
 }
 
 /// The route of one batch on a device.
@@ -69,7 +74,7 @@ impl CudaSet {
         let layout = Layout::new(specs, max_samples, max_ids);
         let tables = specs.iter().zip(slots).enumerate();
         let tables = tables.map(|(index, (spec, slot))| {
-            describe(spec, index, &layout, slot.plain.as_ref(), DevicePtr::NULL)
+            describe(spec, index, &layout, Some(slot), DevicePtr::NULL)
         });
         let tables = DeviceTables::new(device, &tables.collect::<Vec<_>>(), &layout)?;
         let dtype = specs.first().map_or(DType::F32, |spec| spec.dtype);
@@ -83,6 +88,7 @@ impl CudaSet {
             device_step: AtomicU64::new(0),
             specs: specs.into(),
             layout: Arc::new(layout),
+            has_hidden: slots.iter().any(|slot| slot.staging.is_some()),
             optimizer,
             seed,
         })
@@ -98,7 +104,7 @@ impl CudaSet {
     pub(crate) fn new_route(&self) -> Result<DeviceRoute> {
         Ok(DeviceRoute {
             staging: Staging::new(&self.device, &self.specs, &self.layout)?,
-            sorted: Sorted::new(&self.device, &self.layout, self.key_bits, false)?,
+            sorted: Sorted::new(&self.device, &self.layout, self.key_bits, self.has_hidden)?,
         })
     }
 
@@ -114,7 +120,17 @@ impl CudaSet {
         route.sorted.route(stream, &self.tables, &route.staging, &self.flags);
     }
 
-    pub(crate) fn lookup(&self, stream: &CudaStream, route: &DeviceRoute, vectors: &Mat) {
+    pub(crate) fn lookup(
+        &self,
+        stream: &CudaStream,
+        slots: &[TableSlot],
+        route: &DeviceRoute,
+        vectors: &Mat,
+    ) -> Result<()> {
+        for table in self.hidden(slots) {
+            let [ids, count] = route.staging.ids_of(table.table);
+            table.lookup(stream, ids, count)?;
+        }
         let from = lookup_cuda::From {
             tables: self.tables.tables(),
             num_tables: self.specs.len(),
@@ -122,24 +138,37 @@ impl CudaSet {
             origins: None,
         };
         lookup_cuda::lookup(stream, self.instance, &from, vectors);
+        Ok(())
     }
 
-    pub(crate) fn update(&self, stream: &CudaStream, route: &DeviceRoute, d_vectors: &Mat, step: &Step) {
-        let sink = Sink::Step {
+    fn hidden<'a>(&'a self, slots: &'a [TableSlot]) -> impl Iterator<Item = Hidden<'a>> {
+        hidden(slots.iter().map(Some), &self.layout.tables)
+    }
+
+    pub(crate) fn update(
+        &self,
+        stream: &CudaStream,
+        slots: &[TableSlot],
+        route: &DeviceRoute,
+        (d_vectors, step): (&Mat, &Step),
+    ) -> Result<()> {
+        let step = CudaStep {
             optimizer: self.optimizer,
-            step: DeviceStep::new(step, &self.optimizer),
-            device_step: DevicePtr(self.device_step.load(Ordering::Relaxed)),
-            seed: self.seed,
+            constants: OptimizerConstants::new(&self.optimizer),
+            device: DevicePtr(self.device_step.load(Ordering::Relaxed)),
+            host: DeviceStep::new(step, &self.optimizer),
         };
         let work = Update {
             tables: self.tables.tables(),
             tile_tables: self.tables.tile_tables(),
             sorted: &route.sorted,
             gradients: Gradients::OfVectors(d_vectors, route.staging.ptr()),
-            sink,
+            sink: Sink::Step { step, seed: self.seed },
             partials: (self.partials.ptr(), partial_stride(&self.specs)),
         };
         update(stream, self.instance, &work);
+        let lists = (&route.sorted, &self.tables);
+        apply_all(stream, self.hidden(slots), lists, (route.staging.num_entries(), 2), &step)
     }
 }
 

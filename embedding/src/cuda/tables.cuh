@@ -31,6 +31,8 @@
 
 // Of a table.
 #define POOLING_MEAN 1u
+// Its rows are the author's: `weights` is a staging matrix of f32, one vector per entry or one gradient per unique row.
+#define ROWS_HIDDEN 2u
 // Of a table's part of a batch.
 #define MODE_BAGS 1u
 #define MODE_WEIGHTED 2u

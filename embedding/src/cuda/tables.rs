@@ -1,8 +1,9 @@
 //! What kernels are told about tables, and the flag they raise.
 
-use super::layout::{Layout, POOLING_MEAN, Table};
+use super::layout::{Layout, POOLING_MEAN, ROWS_HIDDEN, Table};
 use crate::error::{EmbeddingError, Result};
-use crate::table::{PlainRows, Pooling, TableSpec};
+use crate::set::TableSlot;
+use crate::table::{Pooling, TableSpec};
 use headlong_device::Mat;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DevicePtr};
 
@@ -46,18 +47,21 @@ pub(crate) fn read_words(memory: &DeviceMemory, offset: usize, count: usize) -> 
     Ok(bytes.chunks_exact(4).map(word).collect())
 }
 
-/// The description of a table whose rows are `plain`; of none where nothing of it lies here.
+/// The description of a table whose rows lie in `slot`; of none where nothing of it lies here.
 pub(crate) fn describe(
     spec: &TableSpec,
     index: usize,
     layout: &Layout,
-    plain: Option<&PlainRows>,
+    slot: Option<&TableSlot>,
     home: DevicePtr,
 ) -> Table {
     let part = &layout.tables[index];
+    let plain = slot.and_then(|slot| slot.plain.as_ref());
+    let staging = slot.and_then(|slot| slot.staging.as_ref());
+    let pooling = if spec.pooling == Pooling::Mean { POOLING_MEAN } else { 0 };
     let at = |mat: Option<&Mat>| mat.map_or(DevicePtr::NULL, Mat::device_ptr);
     Table {
-        weights: at(plain.map(|rows| &rows.weights)),
+        weights: at(plain.map(|rows| &rows.weights).or(staging)),
         first: at(plain.and_then(|rows| rows.states.first())),
         second: at(plain.and_then(|rows| rows.states.get(1))),
         home,
@@ -70,7 +74,7 @@ pub(crate) fn describe(
         factors: part.factors as u32,
         first_tile: part.first_tile as u32,
         num_tiles: part.num_tiles as u32,
-        flags: if spec.pooling == Pooling::Mean { POOLING_MEAN } else { 0 },
+        flags: pooling | if staging.is_some() { ROWS_HIDDEN } else { 0 },
         ..Table::default()
     }
 }

@@ -219,8 +219,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) answer(const AskedArgs a)
         const u32 entry = k * GROUPS + group;
         const u32 row = __shfl_sync(ALL_LANES, mine, entry), element = __shfl_sync(ALL_LANES, to, entry);
         for (u32 strip = 0; first + entry < end && strip < num_strips(dim); strip++) {
-          const u64 at = static_cast<u64>(row) * dim + strip * STRIP;
-          const Row strip_of_row = load_strip<ROW_TYPE>(table.weights, at, dim - strip * STRIP);
+          const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
+          const u64 at = static_cast<u64>(is_hidden ? first + entry - table.first_entry : row) * dim + strip * STRIP;
+          const Row strip_of_row = is_hidden ? load_strip<0>(table.weights, at, dim - strip * STRIP)
+                                             : load_strip<ROW_TYPE>(table.weights, at, dim - strip * STRIP);
           store_strip<0>(strip_of_row, a.vectors, static_cast<u64>(element) + strip * STRIP, dim - strip * STRIP);
         }
       }

@@ -652,7 +652,7 @@ fn build(
         };
         let local = TableSpec { rows, ..spec.clone() };
         let table = registry.kind(&local)?.build(&local, &env)?;
-        slot(table, &local, first_column, staged, &options.set.optimizer).map(Some)
+        slot(stream, table, &local, (first_column, staged), &options.set.optimizer).map(Some)
     };
     let frequent = partition.num_frequent(index);
     let hides = !registry.kind(spec)?.shows_rows();

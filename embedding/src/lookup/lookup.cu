@@ -24,11 +24,14 @@ struct LookupArgs {
   u32 max_samples;
 };
 
-// The first strip element and the rows of entry `entry` of table `table`.
+// A strip of the row that `id` says: of the table, of the replica, of what was received, or of the staging matrix.
 __device__ __forceinline__ Row load_entry(const LookupArgs& a, const Table& table, u32 dim, u32 id, u32 strip) {
   const u32 columns = dim - strip * STRIP;
   if (SOURCE == 1 && (id & IN_REPLICA) == 0) {
     return load_strip<0>(a.received, static_cast<u64>(id) + strip * STRIP, columns);
+  }
+  if ((table.flags & ROWS_HIDDEN) != 0) {
+    return load_strip<0>(table.weights, static_cast<u64>(id) * dim + strip * STRIP, columns);
   }
   const u32 row = SOURCE == 1 ? id & ~IN_REPLICA : (id < table.rows ? id : 0);
   return load_strip<ROW_TYPE>(table.weights, static_cast<u64>(row) * dim + strip * STRIP, columns);
@@ -56,7 +59,7 @@ __device__ __forceinline__ Row pool_bag(const LookupArgs& a, const Table& table,
                                         const float* weights, u32 begin, u32 end, u32 strip) {
   Row sum = zeros();
   for (u32 entry = begin; entry < end; entry++) {
-    Row row = load_entry(a, table, dim, ids[entry], strip);
+    Row row = load_entry(a, table, dim, (table.flags & ROWS_HIDDEN) != 0 ? entry : ids[entry], strip);
     if (weights != nullptr) {
       scale(row, weights[entry]);
     }
@@ -109,7 +112,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) lookup(const LookupArgs a
     const u32 count = num_samples - first < 32 ? num_samples - first : 32;
     const u32 dim = DIM == 0 ? table.dim : DIM;
     if ((mode & (MODE_BAGS | MODE_WEIGHTED)) == 0) {
-      copy_rows(a, table, dim, lane < count ? ids[first + lane] : 0, first, count);
+      const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
+      const u32 mine = is_hidden ? first + lane : lane < count ? ids[first + lane] : 0;
+      copy_rows(a, table, dim, mine, first, count);
     } else {
       pool_bags(a, table, dim, ids, mode, first, count);
     }

@@ -81,6 +81,21 @@ struct ChunksArgs {
     unused: u32,
 }
 
+/// `struct UniqueArgs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct UniqueArgs {
+    tables: DevicePtr,
+    tile_tables: DevicePtr,
+    num_entries: DevicePtr,
+    keys: DevicePtr,
+    row_numbers: DevicePtr,
+    rows: DevicePtr,
+    counts: DevicePtr,
+    stride: u32,
+    num_tiles: u32,
+}
+
 /// Passes of a sort of keys of `bits` bits, and the bits of each.
 pub(crate) fn passes(bits: u32) -> (u32, u32) {
     let passes = bits.div_ceil(8).max(1);
@@ -112,6 +127,8 @@ struct SortedPlaces {
     /// Of routes among several ranks.
     row_numbers: Option<usize>,
     row_starts: Option<usize>,
+    /// Where authors' own tables take steps: each table's rows, and how many.
+    unique: Option<[usize; 2]>,
     num_found: usize,
     bytes: usize,
 }
@@ -135,6 +152,7 @@ impl SortedPlaces {
             long_ends: take(longs),
             row_numbers: numbers_rows.then(|| take(entries)),
             row_starts: numbers_rows.then(|| take(entries)),
+            unique: numbers_rows.then(|| [take(entries), take(layout.tables.len())]),
             num_found: take(4),
             bytes: 0,
         };
@@ -216,6 +234,29 @@ impl Sorted {
     /// The first entry of each row.
     pub(crate) fn row_starts(&self) -> DevicePtr {
         self.at_if(self.places.row_starts)
+    }
+
+    /// The rows of table `table`, each once, rising, and how many they are.
+    pub(crate) fn unique(&self, table: usize) -> [DevicePtr; 2] {
+        let [rows, counts] = self.places.unique.expect("rows are numbered where they are asked for");
+        [self.at(rows).offset(4 * self.layout.tables[table].first_entry()), self.at(counts).offset(4 * table)]
+    }
+
+    /// Enqueues the lists of [`Self::unique`].
+    pub(crate) fn list_unique(&self, stream: &CudaStream, tables: &DeviceTables, num_entries: (DevicePtr, u32)) {
+        let [rows, counts] = self.places.unique.expect("rows are numbered where they are asked for");
+        let args = UniqueArgs {
+            tables: tables.tables(),
+            tile_tables: tables.tile_tables(),
+            num_entries: num_entries.0,
+            keys: self.keys(),
+            row_numbers: self.row_numbers(),
+            rows: self.at(rows),
+            counts: self.at(counts),
+            stride: num_entries.1,
+            num_tiles: self.layout.num_tiles as u32,
+        };
+        stream.run(&ROUTE, &[], "unique_rows", Launch::new(self.tile_blocks(stream), BLOCK), &args);
     }
 
     /// How many chunks, long rows and rows there are.
@@ -338,6 +379,10 @@ mod cuda_tests {
         layout_test!(
             SortArgs, &ROUTE, &[];
             tables, tile_tables, num_entries, keys_in, values_in, keys_out, values_out, counts, totals, stride, num_tables, num_tiles, shift, mask, values_are_positions
+        );
+        layout_test!(
+            UniqueArgs, &ROUTE, &[];
+            tables, tile_tables, num_entries, keys, row_numbers, rows, counts, stride, num_tiles
         );
         layout_test!(
             KeysArgs, &ROUTE, &[];

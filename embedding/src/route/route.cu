@@ -253,3 +253,38 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 3) chunks_write(const Chunks
     }
   }
 }
+
+// `UniqueArgs` in route/cuda.rs.
+struct UniqueArgs {
+  const Table* tables;
+  const u32* tile_tables;
+  const u32* num_entries;
+  const u32* keys;
+  const u32* row_numbers;
+  // Per table from its first entry on: its rows, each once, rising; and how many.
+  u32* rows;
+  u32* counts;
+  u32 stride;
+  u32 num_tiles;
+};
+
+// Lists the rows of each table, for tables whose authors take the step.
+extern "C" __global__ void __launch_bounds__(BLOCK) unique_rows(const UniqueArgs a) {
+  for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
+    const u32 index = a.tile_tables[tile];
+    const Table table = a.tables[index];
+    const u32 count = a.num_entries[index * a.stride], end = table.first_entry + count;
+    if (count == 0 && tile == table.first_tile && threadIdx.x == 0) {
+      a.counts[index] = 0;
+    }
+    for (u32 entry = tile * TILE + threadIdx.x; entry < (tile + 1) * TILE && entry < end; entry += BLOCK) {
+      const u32 number = a.row_numbers[entry] - a.row_numbers[table.first_entry];
+      if (entry == table.first_entry || a.keys[entry] != a.keys[entry - 1]) {
+        a.rows[table.first_entry + number] = a.keys[entry];
+      }
+      if (entry + 1 == end) {
+        a.counts[index] = number + 1;
+      }
+    }
+  }
+}

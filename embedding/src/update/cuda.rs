@@ -1,7 +1,7 @@
 //! Update on a device: chunks of rows, then the rows of several chunks.
 
 use crate::cuda::layout::{BLOCK, WARPS, blocks};
-use crate::cuda::{Instance, UPDATE_TEXT, dtype_number};
+use crate::cuda::{CudaStep, Instance, UPDATE_TEXT, dtype_number};
 use crate::route::cuda::Sorted;
 use headlong_device::cuda::{CudaStream, Define, DevicePtr, DeviceStep, Launch, OptimizerConstants, Source};
 use headlong_device::optimizer::Optimizer;
@@ -53,8 +53,8 @@ pub(crate) enum Gradients<'a> {
 /// What becomes of a row's summed gradient.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Sink {
-    /// A step of the optimiser: the host's step, used where there is none in device memory, and the seed of rounding.
-    Step { optimizer: Optimizer, step: DeviceStep, device_step: DevicePtr, seed: u64 },
+    /// A step of the optimiser, and the seed of rounding.
+    Step { step: CudaStep, seed: u64 },
     /// It is written to its owner's slot or to the block of frequent rows.
     Write { destinations: DevicePtr, to_owners: DevicePtr, frequent: DevicePtr },
 }
@@ -99,9 +99,7 @@ impl Update<'_> {
         };
         let none = DeviceStep::default();
         let (step, device_step, seed, constants) = match &self.sink {
-            Sink::Step { optimizer, step, device_step, seed } => {
-                (*step, *device_step, *seed, OptimizerConstants::new(optimizer))
-            }
+            Sink::Step { step, seed } => (step.host, step.device, *seed, step.constants),
             Sink::Write { .. } => (none, DevicePtr::NULL, 0, OptimizerConstants::default()),
         };
         let (destinations, to_owners, frequent) = match self.sink {
@@ -145,7 +143,7 @@ pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
         Gradients::Packed(_) => (instance, DType::F32, true),
     };
     let optimizer = match &update.sink {
-        Sink::Step { optimizer, .. } => Some(optimizer),
+        Sink::Step { step, .. } => Some(&step.optimizer),
         Sink::Write { .. } => None,
     };
     let defines = defines(instance, dtype_number(dtype), packed, optimizer);
@@ -166,22 +164,22 @@ pub(crate) fn update_frequent(
     frequent: DevicePtr,
     sink: Sink,
 ) {
-    let Sink::Step { optimizer, step, device_step, seed } = sink else { return };
+    let Sink::Step { step, seed } = sink else { return };
     if shape.1 == 0 {
         return;
     }
     let args = UpdateArgs {
         tables,
         frequent,
-        step,
-        device_step,
-        constants: OptimizerConstants::new(&optimizer),
+        step: step.host,
+        device_step: step.device,
+        constants: step.constants,
         seed,
         num_tables: shape.0 as u32,
         num_frequent: shape.1 as u32,
         ..UpdateArgs::default()
     };
-    let defines = defines(instance, 0, true, Some(&optimizer));
+    let defines = defines(instance, 0, true, Some(&step.optimizer));
     let grid = blocks(shape.1.div_ceil(WARPS), stream.device().multiprocessors(), 16);
     stream.run(&UPDATE, &defines, "update_frequent", Launch::new(grid, BLOCK), &args);
 }

@@ -235,6 +235,12 @@ __device__ __forceinline__ void step_strip(const UpdateArgs& a, const DeviceStep
 __device__ __forceinline__ void finish_strip(const UpdateArgs& a, const DeviceStep& step, const Table& table, const Chunk& chunk,
                                              u32 dim, u32 strip, const Row& gradient, float mean) {
 #if SINK == 0
+  if ((table.flags & ROWS_HIDDEN) != 0) {
+    // Its number among the table's rows: the author's own step comes behind.
+    const u32 number = a.row_numbers[chunk.begin] - a.row_numbers[table.first_entry];
+    store_strip<0>(gradient, table.weights, static_cast<u64>(number) * dim + strip * STRIP, dim - strip * STRIP);
+    return;
+  }
   step_strip(a, step, table, chunk, dim, strip, gradient, mean);
 #else
   const u32 to = a.destinations[a.row_numbers[chunk.begin]];

@@ -36,6 +36,13 @@ pub struct Plan<'a> {
     pub frozen: bool,
 }
 
+/// The crate's kinds, and one of our own.
+pub fn registry() -> Registry {
+    let mut registry = Registry::default();
+    registry.register("quotient_remainder", super::quotient_remainder::QuotientRemainder);
+    registry
+}
+
 pub struct Alone {
     pub set: HybridSet,
     pub route: HybridRoute,
@@ -58,7 +65,7 @@ impl Alone {
             owner: Owner(0),
             deduplicate: Deduplicate::Rank,
         };
-        let set = HybridSet::new(&Registry::default(), stream, plan.specs, &options).unwrap();
+        let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
         let route = set.new_route();
         Self { set, route, stream: stream.clone(), samples: 0 }
     }

@@ -5,6 +5,7 @@
 pub mod cases;
 pub mod custom;
 pub mod device;
+pub mod quotient_remainder;
 pub mod ranks;
 
 use headlong_device::optimizer::{Optimizer, Step};

@@ -3,6 +3,8 @@
 use super::{DeviceHybridRoute, RankTables, SlotShape};
 use crate::cuda::layout::{BLOCK, blocks};
 use crate::cuda::Instance;
+use crate::error::Result;
+use crate::hybrid::set::HybridTable;
 use headlong_device::Mat;
 use headlong_device::cuda::{CudaStream, DevicePtr, Launch, Source};
 
@@ -130,7 +132,18 @@ impl RankTables {
     }
 
     /// Copies the rows asked for into the slots of vectors.
-    pub(super) fn answer(&self, stream: &CudaStream, route: &DeviceHybridRoute, vectors: &Mat) {
+    pub(super) fn answer(
+        &self,
+        stream: &CudaStream,
+        tables: &[HybridTable],
+        route: &DeviceHybridRoute,
+        vectors: &Mat,
+    ) -> Result<()> {
+        for table in self.hidden(tables) {
+            let first = 4 * table.layout.first_entry();
+            let count = route.at(route.places.num_asked).offset(4 * table.table);
+            table.lookup(stream, route.asked.keys().offset(first), count)?;
+        }
         let args = AskedArgs {
             keys: route.asked.keys(),
             values: route.asked.values(),
@@ -139,6 +152,7 @@ impl RankTables {
         };
         let tiles = blocks(self.owned_layout.num_tiles, stream.device().multiprocessors(), 16);
         stream.run(&EXCHANGE, &self.instance.defines(), "answer", Launch::new(tiles, BLOCK), &args);
+        Ok(())
     }
 }
 

@@ -25,9 +25,10 @@ use crate::cuda::set::{check_specs, partial_bytes};
 use crate::cuda::staging::Staging;
 use crate::cuda::tables::{describe, write_words};
 use crate::cuda::{DeviceTables, FlagsMemory, Instance};
-use crate::error::Result;
+use crate::error::{EmbeddingError, Result};
 use crate::route::bits_below;
 use crate::route::cuda::Sorted;
+use crate::set::TableSlot;
 use crate::table::TableSpec;
 use headlong_device::DType;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DevicePtr};
@@ -98,6 +99,21 @@ fn max_asked(specs: &[TableSpec], partition: &Partition, max_ids: &[usize], owne
     (0..specs.len()).map(one).collect()
 }
 
+fn hides(slot: &TableSlot) -> bool {
+    slot.staging.is_some()
+}
+
+/// Tables of their authors' own lie with one owner.
+fn check_hidden(plan: &RankPlan) -> Result<()> {
+    for (spec, table) in plan.specs.iter().zip(plan.tables) {
+        if table.frequent.as_ref().is_some_and(hides) {
+            let reason = "a table with a CUDA body of its own lies with one rank: place it table-wise".to_owned();
+            return Err(EmbeddingError::Placement { table: spec.name.clone(), reason });
+        }
+    }
+    Ok(())
+}
+
 /// One rank's tables on a device.
 pub(crate) struct RankTables {
     device: CudaDevice,
@@ -123,6 +139,8 @@ pub(crate) struct RankTables {
     frequent_len: usize,
     optimizer: Optimizer,
     seed: u64,
+    /// Whether authors' own tables lie here, whose rows are numbered.
+    has_hidden: bool,
 }
 
 /// A route among several ranks, on a device.
@@ -238,7 +256,7 @@ impl RankPlan<'_> {
         let each = || self.specs.iter().zip(self.tables).enumerate();
         let slice = each().map(|(index, (spec, table))| {
             let home = homes.1[index].map_or(DevicePtr::NULL, |first| homes.0.ptr().offset(first));
-            let rows = table.frequent.as_ref().and_then(|slot| slot.plain.as_ref());
+            let rows = table.frequent.as_ref();
             let place = self.frequent.tables[index];
             Table {
                 num_frequent: place.rows as u32,
@@ -248,7 +266,7 @@ impl RankPlan<'_> {
             }
         });
         let owned = each().map(|(index, (spec, table))| {
-            let rows = table.local.as_ref().and_then(|slot| slot.plain.as_ref());
+            let rows = table.local.as_ref();
             let spec = TableSpec { rows: self.partition.local_rows(index, self.owner), ..spec.clone() };
             describe(&spec, index, layouts[1], rows, DevicePtr::NULL)
         });
@@ -259,6 +277,7 @@ impl RankPlan<'_> {
 impl RankTables {
     pub(super) fn new(device: &CudaDevice, plan: &RankPlan) -> Result<Self> {
         check_specs(plan.specs)?;
+        check_hidden(plan)?;
         let (specs, partition) = (plan.specs, plan.partition);
         let asked = max_asked(specs, partition, plan.max_ids, plan.owner);
         let slice_layout = Layout::new(specs, plan.max_samples, plan.max_ids);
@@ -291,6 +310,7 @@ impl RankTables {
             specs: specs.into(),
             optimizer: plan.optimizer,
             seed: plan.seed,
+            has_hidden: plan.tables.iter().filter_map(|table| table.local.as_ref()).any(hides),
         })
     }
 
@@ -317,7 +337,7 @@ impl RankTables {
         Ok(DeviceHybridRoute {
             staging: Staging::new(&self.device, &self.specs, &self.slice_layout)?,
             sorted: Sorted::new(&self.device, &self.slice_layout, self.key_bits, true)?,
-            asked: Sorted::new(&self.device, &self.owned_layout, self.local_bits, false)?,
+            asked: Sorted::new(&self.device, &self.owned_layout, self.local_bits, self.has_hidden)?,
             memory: DeviceMemory::new(&self.device, "requests of a batch", places.bytes)?,
             places,
             slot_bytes: 4 * self.slots.words,

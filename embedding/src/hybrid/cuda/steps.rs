@@ -1,20 +1,28 @@
 //! The stages of a step among several ranks on a device, as a schedule drives them.
 
 use super::{DeviceHybridRoute, DeviceSlots, RankTables};
+use crate::cuda::table::{CudaStep, Hidden, apply_all, hidden};
 use crate::cuda::partial_stride;
+use crate::error::Result;
 use crate::hybrid::route::HybridRoute;
-use crate::hybrid::set::HybridSet;
+use crate::hybrid::set::{HybridSet, HybridTable};
 use crate::lookup::cuda::{From, lookup};
 use crate::update::cuda::{Gradients, Sink, Update, update, update_frequent};
-use headlong_device::cuda::{CudaStream, DevicePtr, DeviceStep};
-use headlong_device::{Mat, Stream};
+use headlong_device::cuda::{CudaStream, DevicePtr, DeviceStep, OptimizerConstants};
+use headlong_device::{DeviceError, Mat, Stream};
 use std::sync::atomic::Ordering;
 
 impl RankTables {
-    fn step(&self) -> Sink {
-        let device_step = DevicePtr(self.device_step.load(Ordering::Relaxed));
-        assert!(!device_step.is_null(), "`set_device_step` told where the step lies");
-        Sink::Step { optimizer: self.optimizer, step: DeviceStep::default(), device_step, seed: self.seed }
+    fn step(&self) -> CudaStep {
+        let device = DevicePtr(self.device_step.load(Ordering::Relaxed));
+        assert!(!device.is_null(), "`set_device_step` told where the step lies");
+        let (optimizer, constants) = (self.optimizer, OptimizerConstants::new(&self.optimizer));
+        CudaStep { optimizer, constants, device, host: DeviceStep::default() }
+    }
+
+    /// Tables of their authors' own that lie here.
+    pub(super) fn hidden<'a>(&'a self, tables: &'a [HybridTable]) -> impl Iterator<Item = Hidden<'a>> {
+        hidden(tables.iter().map(|table| table.local.as_ref()), &self.owned_layout.tables)
     }
 
     fn partials(&self) -> (DevicePtr, usize) {
@@ -54,21 +62,39 @@ impl RankTables {
         update(stream, self.instance, &work);
     }
 
-    fn update_infrequent(&self, stream: &CudaStream, route: &DeviceHybridRoute, asked: &Mat) {
+    fn update_infrequent(
+        &self,
+        stream: &CudaStream,
+        tables: &[HybridTable],
+        route: &DeviceHybridRoute,
+        asked: &Mat,
+    ) -> Result<()> {
+        let step = self.step();
         let work = Update {
             tables: self.owned.tables(),
             tile_tables: self.owned.tile_tables(),
             sorted: &route.asked,
             gradients: Gradients::Packed(asked.device_ptr()),
-            sink: self.step(),
+            sink: Sink::Step { step, seed: self.seed },
             partials: self.partials(),
         };
         update(stream, self.instance, &work);
+        let num_entries = (route.at(route.places.num_asked), 1);
+        apply_all(stream, self.hidden(tables), (&route.asked, &self.owned), num_entries, &step)
     }
 
     fn update_frequent(&self, stream: &CudaStream, frequent: &Mat) {
         let shape = (self.specs.len(), self.num_frequent);
-        update_frequent(stream, self.instance, self.slice.tables(), shape, frequent.device_ptr(), self.step());
+        let sink = Sink::Step { step: self.step(), seed: self.seed };
+        update_frequent(stream, self.instance, self.slice.tables(), shape, frequent.device_ptr(), sink);
+    }
+}
+
+/// An author's failure becomes the stream's.
+fn keep(stream: &Stream, result: Result<()>) {
+    if let Err(error) = result {
+        let (what, reason) = ("a table's CUDA body".to_owned(), error.to_string());
+        stream.cuda_body().fail(DeviceError::Misuse { what, reason });
     }
 }
 
@@ -120,7 +146,8 @@ impl HybridSet {
     /// As [`Self::answer`]: writes the slots of vectors.
     pub fn answer_on_device(&self, stream: &Stream, route: &HybridRoute, asked: &Mat) {
         self.check_slots(asked);
-        self.ranks().answer(stream.cuda_body(), route.device(), asked);
+        let answered = self.ranks().answer(stream.cuda_body(), &self.tables, route.device(), asked);
+        keep(stream, answered);
     }
 
     /// Nothing: bags of frequent rows are pooled with all others, in the one launch of [`Self::pool_on_device`].
@@ -153,7 +180,9 @@ impl HybridSet {
     pub fn update_infrequent_on_device(&self, stream: &Stream, route: &HybridRoute, asked: &Mat) {
         self.check_slots(asked);
         if !self.frozen {
-            self.ranks().update_infrequent(stream.cuda_body(), route.device(), asked);
+            let updated =
+                self.ranks().update_infrequent(stream.cuda_body(), &self.tables, route.device(), asked);
+            keep(stream, updated);
         }
     }
 

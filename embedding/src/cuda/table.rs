@@ -1,0 +1,112 @@
+//! What the author of a table writes for a CUDA device.
+
+use super::DeviceTables;
+use super::layout::TableLayout;
+use crate::error::Result;
+use crate::route::cuda::Sorted;
+use crate::set::TableSlot;
+use headlong_device::cuda::{CudaStream, DevicePtr, DeviceStep, OptimizerConstants};
+use headlong_device::optimizer::Optimizer;
+
+/// Rows of one table, in device memory. How many there are is known there alone: kernels are launched for the capacity, or with a
+/// fixed grid, and read the count.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceRows {
+    /// Row indices, `u32`.
+    pub rows: DevicePtr,
+    /// Their number, one `u32`.
+    pub count: DevicePtr,
+    /// Most of them.
+    pub capacity: usize,
+}
+
+/// What an update brings to kernels.
+#[derive(Debug, Clone, Copy)]
+pub struct CudaStep {
+    /// The formula; kernels are instances of it (`HL_OPTIMIZER`).
+    pub optimizer: Optimizer,
+    /// Its constants.
+    pub constants: OptimizerConstants,
+    /// Where learning rate and step number lie, a [`DeviceStep`]; null: they are `host`.
+    pub device: DevicePtr,
+    /// Learning rate and step number, where none lie in device memory.
+    pub host: DeviceStep,
+}
+
+/// The CUDA body of a table of one's own: what [`crate::EmbeddingTable::cuda`] returns.
+///
+/// Both methods enqueue and return. They may be captured into a graph: no allocation, no waiting, no module that was not loaded by a
+/// first eager call, and nothing of the host that changes from step to step. Vectors and gradients are f32, `dim` elements each,
+/// one behind the other.
+pub trait CudaTable {
+    /// Writes one vector per entry of `rows`, which may repeat. Changes nothing else.
+    ///
+    /// # Errors
+    /// The author's own; failures of launches are kept by the stream.
+    fn lookup(&self, stream: &CudaStream, rows: DeviceRows, vectors: DevicePtr) -> Result<()>;
+
+    /// Applies one step: `rows` are unique and rise, gradient `i` is the summed one of entry `i`.
+    ///
+    /// # Errors
+    /// As [`Self::lookup`].
+    fn apply(&self, stream: &CudaStream, rows: DeviceRows, gradients: DevicePtr, step: &CudaStep) -> Result<()>;
+}
+
+/// A table that hides its rows: its slot, its number, and its part of a batch.
+pub(crate) struct Hidden<'a> {
+    pub(crate) slot: &'a TableSlot,
+    pub(crate) table: usize,
+    pub(crate) layout: &'a TableLayout,
+}
+
+/// The tables of `slots` that hide their rows.
+pub(crate) fn hidden<'a>(
+    slots: impl Iterator<Item = Option<&'a TableSlot>>,
+    layouts: &'a [TableLayout],
+) -> impl Iterator<Item = Hidden<'a>> {
+    let each = slots.zip(layouts).enumerate();
+    each.filter_map(|(table, (slot, layout))| {
+        let slot = slot.filter(|slot| slot.staging.is_some())?;
+        Some(Hidden { slot, table, layout })
+    })
+}
+
+impl Hidden<'_> {
+    fn staging(&self) -> DevicePtr {
+        self.slot.staging.as_ref().map_or(DevicePtr::NULL, headlong_device::Mat::device_ptr)
+    }
+
+    fn with(&self, body: impl FnOnce(&dyn CudaTable) -> Result<()>) -> Result<()> {
+        let table = self.slot.lock();
+        body(table.cuda().expect("a set on a device has checked that the table has a CUDA body"))
+    }
+
+    /// The author's vectors of `rows` into the staging matrix.
+    pub(crate) fn lookup(&self, stream: &CudaStream, rows: DevicePtr, count: DevicePtr) -> Result<()> {
+        let rows = DeviceRows { rows, count, capacity: self.layout.max_ids };
+        self.with(|table| table.lookup(stream, rows, self.staging()))
+    }
+
+    /// The author's step on the rows whose gradients lie in the staging matrix.
+    pub(crate) fn apply(&self, stream: &CudaStream, sorted: &Sorted, step: &CudaStep) -> Result<()> {
+        let [rows, count] = sorted.unique(self.table);
+        let rows = DeviceRows { rows, count, capacity: self.layout.max_ids };
+        self.with(|table| table.apply(stream, rows, self.staging(), step))
+    }
+}
+
+/// Takes the authors' steps on all of `hidden`, whose gradients are summed.
+pub(crate) fn apply_all<'a>(
+    stream: &CudaStream,
+    hidden: impl Iterator<Item = Hidden<'a>>,
+    (sorted, tables): (&Sorted, &DeviceTables),
+    num_entries: (DevicePtr, u32),
+    step: &CudaStep,
+) -> Result<()> {
+    let mut hidden = hidden.peekable();
+    if hidden.peek().is_none() {
+        return Ok(());
+    }
+    sorted.list_unique(stream, tables, num_entries);
+    hidden.try_for_each(|table| table.apply(stream, sorted, step))
+}
