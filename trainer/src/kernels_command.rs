@@ -6,9 +6,12 @@ use crate::error::{Error, Result};
 use crate::{output, preset};
 use clap::Args;
 use headlong_device::DType;
+use headlong_device::Result as DeviceResult;
 use headlong_device::cuda::{self, Build, Compiled, KernelReport};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Whose kernels: every preset's where nothing is named.
 #[derive(Debug, Clone, Default, Args)]
@@ -95,12 +98,11 @@ pub fn list(arguments: &ListArguments) -> Result<()> {
 pub fn build(arguments: &BuildArguments) -> Result<()> {
     let builds = builds(&arguments.models)?;
     let (mut rows, mut complaints) = (Vec::new(), Vec::new());
-    for (build, arch) in builds.iter().flat_map(|build| arguments.arch.iter().map(move |arch| (build, arch)))
-    {
-        let compiled = match &arguments.output {
-            Some(folder) => cuda::build_into(folder, build.source, &build.defines, arch),
-            None => cuda::compile(build.source, &build.defines, arch),
-        };
+    let jobs: Vec<(&Build, &str)> = builds
+        .iter()
+        .flat_map(|build| arguments.arch.iter().map(move |arch| (build, arch.as_str())))
+        .collect();
+    for (&(build, arch), compiled) in jobs.iter().zip(compile(&jobs, arguments.output.as_deref())) {
         let compiled = compiled.map_err(Error::failed("a kernel cannot be compiled"))?;
         complaints.extend(complain(build, arch, &compiled));
         rows.extend(compiled.kernels.iter().map(|report| row(build, arch, report)));
@@ -113,6 +115,30 @@ pub fn build(arguments: &BuildArguments) -> Result<()> {
         return Err(Error::Failed { context, source: "see above".into() });
     }
     Ok(())
+}
+
+/// Compiles each instance for its architecture, as many at a time as there are cores, into a folder if one is given. Answers in
+/// the order of `jobs`; after a failure no more are begun, and those are left out at the end.
+fn compile(jobs: &[(&Build, &str)], output: Option<&Path>) -> Vec<DeviceResult<Compiled>> {
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let answers: Vec<OnceLock<DeviceResult<Compiled>>> = jobs.iter().map(|_| OnceLock::new()).collect();
+    let work = || {
+        while !failed.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some((build, arch)) = jobs.get(index) else { return };
+            let compiled = match output {
+                Some(folder) => cuda::build_into(folder, build.source, &build.defines, arch),
+                None => cuda::compile(build.source, &build.defines, arch),
+            };
+            failed.fetch_or(compiled.is_err(), Ordering::Relaxed);
+            answers[index].set(compiled).expect("each index is taken once");
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..crate::machine::cores().min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    answers.into_iter().map_while(OnceLock::into_inner).collect()
 }
 
 /// All instances that the rooms list for the models, each once.
