@@ -48,4 +48,4 @@ library libcuda.so.1 libcuda.so "" "$here"/emulator.cpp "$here"/driver_*.cpp
 library libnvrtc.so.13 libnvrtc.so "-DSOFTCUDA_SOURCE=\"$here\" -DSOFTCUDA_BUILD=\"$build\"" "$here"/nvrtc.cpp
 libraries="-Wl,-rpath,\$ORIGIN -L$out -l:libcuda.so.1"
 [ ! -f "$here"/cublaslt.cpp ] || library libcublasLt.so.13 libcublasLt.so "$instrument" "$here"/cublaslt.cpp
-[ ! -f "$here"/nccl.cpp ] || library libnccl.so.2 libnccl.so "$instrument" "$here"/nccl.cpp
+[ ! -f "$here"/nccl.cpp ] || library libnccl.so.2 libnccl.so "" "$here"/nccl.cpp

@@ -8,7 +8,8 @@
 //
 // Ranks are threads of one process, or processes of one machine and user: bytes travel through rings in a shared file, one ring
 // for each ordered pair of ranks. A collective is made of such messages. Each message begins with a header that both sides
-// compare. Everything happens in polled operations (collective.h): a poll moves what can be moved now.
+// compare. Everything happens in polled operations (collective.h): a poll moves what can be moved now. It is compiled without
+// instrumentation, also for a sanitizer, and tells which bytes of devices it reads and writes.
 #include "collective.h"
 #include "enqueue.h"
 
@@ -231,7 +232,11 @@ bool send_some(Comm& comm, const Op& op, int peer, const Parcel& p, Progress& pr
         progress.sent = sizeof(Header);
     }
     size_t done = progress.sent - sizeof(Header);
-    if (done < p.send) progress.sent += ring_write(ring, p.from + done, p.send - done);
+    if (done < p.send) {
+        size_t bytes = ring_write(ring, p.from + done, p.send - done);
+        softcudaReads(p.from + done, bytes);
+        progress.sent += bytes;
+    }
     return progress.sent != before;
 }
 
@@ -258,6 +263,7 @@ bool receive_some(Comm& comm, int peer, const Parcel& p, Progress& progress) {
     size_t bytes = p.receive - done < filled ? p.receive - done : filled;
     if (bytes == 0) return false;
     ring_peek(comm.from(peer), p.to + done, bytes);
+    softcudaWrites(p.to + done, bytes);
     ring_take(comm.from(peer), bytes);
     progress.got += bytes;
     return true;
@@ -340,7 +346,9 @@ bool sum_some(Comm& comm, const Op& op, Progress* progress) {
     for (int peer = 0; peer < comm.ranks; peer++) {
         unsigned char* part = parts.data() + peer * chunk;
         if (peer == comm.rank) {
-            memcpy(part, op.from + (h.kind == ReduceScatter ? peer * bytes : 0) + done, chunk);
+            const unsigned char* own = op.from + (h.kind == ReduceScatter ? peer * bytes : 0) + done;
+            softcudaReads(own, chunk);
+            memcpy(part, own, chunk);
         } else {
             ring_peek(comm.from(peer), part, chunk);
             ring_take(comm.from(peer), chunk);
@@ -348,6 +356,7 @@ bool sum_some(Comm& comm, const Op& op, Progress* progress) {
         }
     }
     add_up(parts.data(), comm.ranks, chunk, op.to + done, h.type, h.op);
+    softcudaWrites(op.to + done, chunk);
     progress[comm.rank].got += chunk;
     return true;
 }
@@ -361,8 +370,13 @@ struct Execution {
 // What this rank itself has of the result.
 void own_part(const Comm& comm, const Op& op) {
     size_t bytes = op.header.count * type_bytes[op.header.type];
-    if (op.header.kind == AllGather) memmove(op.to + comm.rank * bytes, op.from, bytes);
-    if (op.header.kind == Broadcast && comm.rank == (int)op.header.root && op.to != op.from) memmove(op.to, op.from, bytes);
+    unsigned char* to = nullptr;
+    if (op.header.kind == AllGather) to = op.to + comm.rank * bytes;
+    if (op.header.kind == Broadcast && comm.rank == (int)op.header.root) to = op.to;
+    if (!to || to == op.from) return;
+    memmove(to, op.from, bytes);
+    softcudaReads(op.from, bytes);
+    softcudaWrites(to, bytes);
 }
 
 // 0, or the error of an address that is not the device's.
