@@ -482,8 +482,8 @@ int cublasLtMatmul(int *handle, const Desc *desc, const float *alpha, const void
         }
     }
     const bool has_bias = desc->epilogue & (BIAS | BGRAD_OF_A | BGRAD_OF_B | BGRAD_OF_D);
-    if ((has_bias && !desc->bias) || (desc->epilogue & AUX && (!desc->aux || (uintptr_t)desc->aux % 16))) {
-        fprintf(stderr, "softcuda: cublasLtMatmul: the epilogue's bias %p or mask %p is missing or not aligned\n", desc->bias, desc->aux);
+    if ((has_bias && (!desc->bias || (uintptr_t)desc->bias % 16)) || (desc->epilogue & AUX && (!desc->aux || (uintptr_t)desc->aux % 16))) {
+        fprintf(stderr, "softcuda: cublasLtMatmul: the epilogue's bias %p or mask %p is missing or not aligned to 16 bytes\n", desc->bias, desc->aux);
         return INVALID_VALUE;
     }
     // As documented: in place means the same layout too.

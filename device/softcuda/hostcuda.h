@@ -15,8 +15,10 @@
 #define __builtin_align__(n) __attribute__((aligned(n)))
 #define __grid_constant__
 #define __managed__ static_assert(false, "no managed memory");
-// One copy per module: a device runs one block at a time, and each device has loaded the module for itself.
-#define __shared__ static __attribute__((section("hostcuda_shared")))
+// One copy per module: a device runs one block at a time, and each device has loaded the module for itself. These are the
+// module's only uninitialised variables: where they begin and end is known from the linker. (A section of their own would be
+// plainer, but g++ 12 ignores the attribute in templates.)
+#define __shared__ static
 #define HOSTCUDA_DYN_SMEM(T, name) T* name = reinterpret_cast<T*>(hostcuda::self()->block->dynamic)
 #define __CUDACC_VER_MAJOR__ 13
 

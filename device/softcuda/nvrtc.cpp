@@ -147,9 +147,9 @@ std::vector<Kernel> take_kernels(std::string& text) {
 
 std::string table(const std::vector<Kernel>& kernels) {
   std::ostringstream out;
-  out << "\n# 1 \"hostcuda table\"\nnamespace hostcuda { const HostcudaRuntime* runtime; }\n"
-      << "extern \"C\" char __start_hostcuda_shared[] __attribute__((weak, visibility(\"hidden\")));\n"
-      << "extern \"C\" char __stop_hostcuda_shared[] __attribute__((weak, visibility(\"hidden\")));\n"
+  out << "\n# 1 \"hostcuda table\"\n"
+      << "namespace hostcuda { __attribute__((section(\".data.hostcuda\"))) const HostcudaRuntime* runtime; }\n"
+      << "extern \"C\" __attribute__((visibility(\"hidden\"))) char __bss_start[], _end[];\n"
       << "static const HostcudaKernel hostcuda_kernels[] = {\n";
   for (const Kernel& k : kernels)
     out << "  {\"" << k.name << "\", &hostcuda::Thunk<&" << k.name << ">::run, hostcuda::Thunk<&" << k.name << ">::sizes, hostcuda::Thunk<&"
@@ -157,7 +157,7 @@ std::string table(const std::vector<Kernel>& kernels) {
   out << "  {nullptr, nullptr, nullptr, 0, 0}};\n"
       << "extern \"C\" __attribute__((visibility(\"default\"))) const HostcudaModule hostcuda_module;\n"
       << "const HostcudaModule hostcuda_module = {kHostcudaVersion, hostcuda_kernels, " << kernels.size()
-      << ", __start_hostcuda_shared, __stop_hostcuda_shared, &hostcuda::runtime};\n";
+      << ", __bss_start, _end, &hostcuda::runtime};\n";
   return out.str();
 }
 
@@ -170,7 +170,7 @@ std::vector<std::string> compiler_flags() {
                                     "-fno-strict-aliasing", "-pipe"};
   if (has_fma()) flags.insert(flags.end(), {"-mavx2", "-mfma", "-mf16c"});
 #if defined(SOFTCUDA_ASAN)
-  flags.insert(flags.end(), {"-g1", "-fsanitize=address,undefined", "-fsanitize-sections=hostcuda_shared", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-fno-sanitize=vptr"});
+  flags.insert(flags.end(), {"-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-fno-sanitize=vptr"});
 #elif defined(SOFTCUDA_TSAN)
   flags.insert(flags.end(), {"-g1", "-fsanitize=thread", "-fno-omit-frame-pointer"});
 #endif
@@ -226,7 +226,7 @@ Result compile_in(const std::string& folder, Program& program, int count, const 
     const std::vector<Kernel> kernels = take_kernels(text);
     write_file(folder + "/program.ii", text + table(kernels));
     std::vector<std::string> second = base;
-    second.insert(second.end(), {"-fpreprocessed", "-x", "c++-cpp-output", folder + "/program.ii", "-shared", "-Wl,-z,now", "-o", folder + "/program.so"});
+    second.insert(second.end(), {"-fpreprocessed", "-x", "c++-cpp-output", folder + "/program.ii", "-shared", "-nostartfiles", "-Wl,-z,now", "-o", folder + "/program.so"});
     status = run(second, log);
   }
   program.log = read_file(log);

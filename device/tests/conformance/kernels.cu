@@ -81,10 +81,26 @@ extern "C" __global__ void atomics(const Args a) {
   if (atomicCAS(a.to + 3, 0u, 1u) == 0u) atomicAdd(a.to + 4, 7u);  // exactly one wins
   atomicAdd(reinterpret_cast<u64*>(a.to + 6), (u64)1 << 32);
 }
-// What a block finds in shared memory before it has written there.
+// Each block has shared memory of its own: others' words are in other places of it.
+extern "C" __global__ void blocks_apart(const Args a) {
+  __shared__ u32 words[64];
+  const u32 mine = (threadIdx.x + 7u * blockIdx.x) & 63u;
+  words[mine] = mine;
+  __syncthreads();
+  a.to[blockIdx.x * 64 + threadIdx.x] = words[threadIdx.x];
+}
+// What a block finds in shared memory before it has written there: of a kernel, of a template.
+template <class T>
+__device__ T stale(T next) {
+  __shared__ T word[1];
+  const T found = *static_cast<volatile T*>(word);
+  *static_cast<volatile T*>(word) = next;
+  return found;
+}
 extern "C" __global__ void stale_shared(const Args a) {
   __shared__ u32 words[32];
-  a.to[blockIdx.x * 32 + threadIdx.x] = *static_cast<volatile u32*>(words + threadIdx.x);
+  if (threadIdx.x == 0) a.to[blockIdx.x * 32] = stale<u32>(a.value);
+  else a.to[blockIdx.x * 32 + threadIdx.x] = *static_cast<volatile u32*>(words + threadIdx.x);
   words[threadIdx.x] = a.value;
 }
 

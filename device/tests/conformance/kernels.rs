@@ -45,6 +45,15 @@ fn blocks_share_memory_of_fixed_and_of_chosen_size() {
 }
 
 #[test]
+fn each_block_has_shared_memory_of_its_own() {
+    let Some(rig) = rig() else { return };
+    let to = rig.zeros(256);
+    rig.run_with(&[], "blocks_apart", Launch::new(4, 64), args(&to, &to, 0));
+    rig.finish();
+    assert!(words_of(&to).into_iter().eq((0..256).map(|i| i % 64)));
+}
+
+#[test]
 fn warps_shuffle_vote_match_and_add() {
     let Some(rig) = rig() else { return };
     let out = rig.zeros(256);
