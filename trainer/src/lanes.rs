@@ -115,7 +115,7 @@ enum Assigned {
     /// On the CPU: two threads.
     Overlapped(Overlapped),
     /// On a CUDA device: streams.
-    Cuda(CudaLanes),
+    Cuda(Box<CudaLanes>),
 }
 
 impl Lanes {
@@ -125,7 +125,7 @@ impl Lanes {
     /// What the device refuses.
     pub fn serial(stream: Stream) -> Result<Self> {
         let assigned = match stream.device() {
-            Device::Cuda(_) => Assigned::Cuda(CudaLanes::serial(&stream)?),
+            Device::Cuda(_) => Assigned::Cuda(Box::new(CudaLanes::serial(&stream)?)),
             _ => Assigned::InOrder,
         };
         Ok(Self { stream, assigned })
@@ -137,7 +137,7 @@ impl Lanes {
     /// What the device refuses.
     pub fn overlapped(stream: Stream) -> Result<Self> {
         let assigned = match stream.device() {
-            Device::Cuda(_) => Assigned::Cuda(CudaLanes::overlapped(&stream)?),
+            Device::Cuda(_) => Assigned::Cuda(Box::new(CudaLanes::overlapped(&stream)?)),
             _ => Assigned::Overlapped(Overlapped::new()),
         };
         Ok(Self { stream, assigned })
@@ -152,7 +152,10 @@ impl Lanes {
         match &mut lanes.assigned {
             Assigned::Cuda(cuda) => cuda.capture_steps(),
             _ => {
-                return Err(Error::unsupported("--schedule captured", "graphs are captured on a CUDA device"));
+                return Err(Error::unsupported(
+                    "--schedule captured",
+                    "graphs are captured on a CUDA device",
+                ));
             }
         }
         Ok(lanes)

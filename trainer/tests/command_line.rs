@@ -129,7 +129,7 @@ fn features_that_are_not_in_this_build_are_refused_by_name() {
     ] {
         refused(&[&["train"], arguments].concat(), words);
     }
-    if std::path::Path::new("/dev/nvidiactl").exists() {
+    if Path::new("/dev/nvidiactl").exists() {
         println!("skipped for --device cuda, because this machine has an NVIDIA driver");
     } else {
         refused(&["train", "--device", "cuda"], &["run.device", "cuda"]);
