@@ -101,8 +101,6 @@ pub const LONG_FILES: &[Exception] = &[];
 /// Files in which `unsafe` may stand.
 pub const UNSAFE_FILES: &[Exception] = &[
     always("device/src/**", "memory, streams, vector dispatch, foreign calls: the ground floor"),
-    always("device/tests/conformance.rs", "calls the driver itself: its rules are what it tests"),
-    always("device/tests/conformance/**", "calls the driver itself: its rules are what it tests"),
     always("**/cuda.rs", "an op's CUDA launcher"),
     only("device/tests/conformance.rs", "calls of the driver that the crate's surface does not let through"),
     always(
