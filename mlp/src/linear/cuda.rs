@@ -12,13 +12,16 @@ use headlong_device::cuda::{CudaStream, DevicePtr};
 use headlong_device::{DeviceError, Mat, Stream};
 
 /// Runs a product: with the first of the epilogues that the library has for it, which comes back. None after a failure.
+///
+/// Epilogues access biases 16 bytes at a time: one that starts elsewhere is left to a kernel.
 fn run_with_first(
     stream: &CudaStream,
     spec: MatmulSpec,
     epilogues: &[Epilogue],
     args: &MatmulArgs,
 ) -> Option<Epilogue> {
-    for &epilogue in epilogues {
+    let fits = |epilogue: &&Epilogue| **epilogue == Epilogue::None || args.bias.0.is_multiple_of(16);
+    for &epilogue in epilogues.iter().filter(fits) {
         if let Some(plan) = product(stream, MatmulSpec { epilogue, ..spec }) {
             plan.run(stream, args);
             return Some(epilogue);

@@ -164,7 +164,8 @@ impl MlpSpec<'_> {
         let blocks = self.sum_blocks;
         (blocks > 1 || stride > inputs).then(|| {
             let weight = matrix("d_weight", DType::F32, blocks * width, stride);
-            (blocks, weight, matrix("d_bias", DType::F32, blocks, width))
+            // Rows of biases start at multiples of 16 bytes, as epilogues of products want them.
+            (blocks, weight, matrix("d_bias", DType::F32, blocks, width.next_multiple_of(4)))
         })
     }
 }
@@ -206,7 +207,7 @@ impl LayerPlan {
             partials: self.partials.map(|(sum_blocks, weight, bias)| Partials {
                 sum_blocks,
                 weight: activations.mat(weight).columns(0, d_weight.cols()),
-                bias: activations.mat(bias),
+                bias: activations.mat(bias).columns(0, self.width),
             }),
             coarse_d_bias: self.coarse_d_bias.map(|slot| activations.mat(slot)),
         }
