@@ -3,7 +3,8 @@
 
 use crate::build::table_specs;
 use crate::config::{
-    CompressChoice, Config, DeduplicateChoice, ExchangeChoice, Hybrid, IdsChoice, TransportChoice,
+    CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Hybrid, IdsChoice,
+    TransportChoice,
 };
 use crate::crew::comm_options;
 use crate::data::failed;
@@ -49,6 +50,7 @@ impl Placement {
         let optimizer = config.optimizer.sparse.optimizer();
         let nodes: Vec<usize> = (0..topology.num_nodes()).map(|node| topology.node_size(node)).collect();
         let step = (config.train.batch_size * config.train.accumulate) as u64;
+        let on_devices = config.run.device == DeviceChoice::Cuda;
         let options = SplitOptions {
             mode: match config.run.hybrid {
                 Hybrid::Off => HybridMode::Off,
@@ -59,17 +61,21 @@ impl Placement {
             wire_bytes: if config.comm.compress == CompressChoice::Bf16 { 2 } else { 4 },
             replicated_limit_bytes: Some(replicated_limit(config)),
             merge: match config.comm.deduplicate {
+                // Devices exchange in slots, of rows that each rank has merged.
+                DeduplicateChoice::Auto if on_devices => Some(Merge::Rank),
                 DeduplicateChoice::Auto => None,
                 DeduplicateChoice::Off => Some(Merge::Off),
                 DeduplicateChoice::Rank => Some(Merge::Rank),
                 DeduplicateChoice::Node => Some(Merge::Node),
             },
             exchange: match config.comm.exchange {
+                ExchangeChoice::Auto if on_devices => Some(Exchange::Flat),
                 ExchangeChoice::Auto => None,
                 ExchangeChoice::Flat => Some(Exchange::Flat),
                 ExchangeChoice::Hierarchical => Some(Exchange::Hierarchical),
             },
             ids: match config.comm.ids {
+                IdsChoice::Auto if on_devices => Some(IdSource::Exchange),
                 IdsChoice::Auto => None,
                 IdsChoice::Exchange => Some(IdSource::Exchange),
                 IdsChoice::Known => Some(IdSource::Known),

@@ -126,6 +126,11 @@ fn features_that_are_not_in_this_build_are_refused_by_name() {
         (&["--ranks", "2", "--transport", "tcp"], &["run.transport", "headlong launch"]),
         (&["--cache-data", "device"], &["data.cache", "device"]),
         (&["--mllog", "m.log"], &["--mllog m.log"]),
+        (&["--device", "cuda", "--precision", "f16"], &["train.precision", "f16"]),
+        (
+            &["--device", "cuda", "--ranks", "2", "--set", "comm.exchange=hierarchical"],
+            &["comm.exchange", "cuda", "flat"],
+        ),
     ] {
         refused(&[&["train"], arguments].concat(), words);
     }

@@ -1,8 +1,8 @@
 //! Refuses values that cannot work, before anything is read or allocated.
 
 use super::{
-    CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, Interaction, Precision,
-    ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice,
+    CacheData, CompressChoice, Config, DeduplicateChoice, DeviceChoice, EvalEvery, ExchangeChoice, Ids,
+    IdsChoice, Interaction, Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice,
 };
 use crate::error::{Error, Result};
 use crate::preset;
@@ -294,6 +294,9 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
         format!("run.eval_ranks = {}", run.eval_ranks.unwrap_or(0)),
         "evaluation on all ranks alone",
     )?;
+    if run.device == DeviceChoice::Cuda {
+        refuse_on_devices(config)?;
+    }
     let precision = config.train.precision;
     refuse(
         precision != Precision::F32 && run.device != DeviceChoice::Cuda,
@@ -320,6 +323,40 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
         format!("data.cache = {}", quoted(&config.data.cache)),
         "no cache (\"off\")",
     )
+}
+
+/// What ranks on devices cannot do yet: they exchange slots of rows that each rank has merged, straight to their owners.
+fn refuse_on_devices(config: &Config) -> Result<()> {
+    let comm = &config.comm;
+    let refused = [
+        (
+            !matches!(comm.deduplicate, DeduplicateChoice::Auto | DeduplicateChoice::Rank),
+            format!("comm.deduplicate = {}", quoted(&comm.deduplicate)),
+            "\"rank\"",
+        ),
+        (
+            comm.exchange == ExchangeChoice::Hierarchical,
+            format!("comm.exchange = {}", quoted(&comm.exchange)),
+            "\"flat\"",
+        ),
+        (comm.ids == IdsChoice::Known, format!("comm.ids = {}", quoted(&comm.ids)), "\"exchange\""),
+        (
+            comm.compress != CompressChoice::None,
+            format!("comm.compress = {}", quoted(&comm.compress)),
+            "\"none\"",
+        ),
+        (
+            config.hybrid.repartition_drift > 0.0,
+            format!("hybrid.repartition_drift = {}", config.hybrid.repartition_drift),
+            "0: rows stay where they were placed",
+        ),
+    ];
+    match refused.into_iter().find(|(refused, ..)| *refused) {
+        Some((_, setting, instead)) => {
+            Err(Error::unsupported(setting, format!("with run.device = \"cuda\" this build has {instead}")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The TOML form of a setting, quotes included.
