@@ -4,6 +4,7 @@ use headlong_device::cuda::{DeviceMemory, DeviceStep, testing};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::testing::uniform;
 use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream};
+use headlong_mlp::Result;
 use headlong_mlp::interaction::dot;
 use headlong_mlp::linear::{Activation, Compute};
 use headlong_mlp::loss::{self, Loss, LossArgs};
@@ -34,7 +35,7 @@ struct Network {
 }
 
 impl Network {
-    fn new(stream: &Stream, compute: Compute, boundary: DType) -> Self {
+    fn new(stream: &Stream, compute: Compute, boundary: DType) -> Result<Self> {
         let mut plans = Plans::new();
         let spec = |name, widths, last| {
             let (max_samples, sum_blocks) = (SAMPLES, 1);
@@ -44,7 +45,7 @@ impl Network {
         let bottom = spec("bottom", &[13, 64, DIM], Activation::Relu).add_to(&mut plans);
         let top = spec("top", &[width, 48, 1], Activation::None).add_to(&mut plans);
         let optimizer = Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
-        let states = optim::freeze_states_on(stream, &optimizer, &plans.parameters).unwrap();
+        let states = optim::freeze_states_on(stream, &optimizer, &plans.parameters)?;
         let mut plan = ArenaPlan::new("between");
         let mut f32s = |name, rows, cols| plan.matrix(name, DType::F32, rows, cols);
         let [dense, labels, logits, d_logits] =
@@ -55,7 +56,7 @@ impl Network {
         let padded = width.next_multiple_of(16);
         let between = [("bottom_out", DIM), ("top_in", padded), ("d_bottom_out", DIM), ("d_top_in", padded)]
             .map(|(name, cols)| plan.matrix(name, boundary, SAMPLES, cols));
-        let (arena, arenas) = (plan.freeze_on(stream).unwrap(), plans.freeze_on(stream).unwrap());
+        let (arena, arenas) = (plan.freeze_on(stream)?, plans.freeze_on(stream)?);
         let (bottom, top) = (bottom.build(&arenas), top.build(&arenas));
         for stack in [&bottom, &top] {
             stack.initialize(1);
@@ -63,13 +64,14 @@ impl Network {
         }
         let mat = |slot, cols| arena.mat(slot).columns(0, cols);
         let [bottom_out, top_in, d_bottom_out, d_top_in] = between;
+        let step = stream.as_cuda().map(|stream| DeviceMemory::new(stream.device(), "step", 16));
         let network = Self {
             bottom,
             top,
             arenas,
             states,
             optimizer,
-            step: stream.as_cuda().map(|stream| DeviceMemory::new(stream.device(), "step", 16).unwrap()),
+            step: step.transpose()?,
             dense: arena.mat(dense),
             vectors: arena.mat(vectors),
             labels: arena.mat(labels),
@@ -79,17 +81,17 @@ impl Network {
             d_vectors: arena.mat(d_vectors),
             between: [mat(bottom_out, DIM), mat(top_in, width), mat(d_bottom_out, DIM), mat(d_top_in, width)],
         };
-        network.dense.copy_from(&uniform(1, SAMPLES * 13)).unwrap();
-        network.vectors.copy_from(&uniform(2, SAMPLES * TABLES * DIM)).unwrap();
+        network.dense.copy_from(&uniform(1, SAMPLES * 13))?;
+        network.vectors.copy_from(&uniform(2, SAMPLES * TABLES * DIM))?;
         let clicks: Vec<f32> = uniform(3, SAMPLES).iter().map(|&x| if x > 0.4 { 1.0 } else { 0.0 }).collect();
-        network.labels.copy_from(&clicks).unwrap();
-        network
+        network.labels.copy_from(&clicks)?;
+        Ok(network)
     }
 
-    fn train(&self, stream: &Stream, number: u64) -> f64 {
+    fn train(&self, stream: &Stream, number: u64) -> Result<f64> {
         let step = &Step { learning_rate: 0.01, number };
         if let Some(memory) = &self.step {
-            memory.write(0, testing::bytes_of(&DeviceStep::new(step, &self.optimizer).words())).unwrap();
+            memory.write(0, testing::bytes_of(&DeviceStep::new(step, &self.optimizer).words()))?;
         }
         let [bottom, top_in, d_bottom, d_top_in] = &self.between;
         self.bottom.forward(stream, &self.dense, bottom);
@@ -119,20 +121,20 @@ impl Network {
         optim::step(stream, &args);
         self.bottom.refresh(stream);
         self.top.refresh(stream);
-        stream.synchronize().unwrap();
-        loss::total_of(&sums.to_vec::<f32>().unwrap()) / SAMPLES as f64
+        stream.synchronize()?;
+        Ok(loss::total_of(&sums.to_vec::<f32>()?) / SAMPLES as f64)
     }
 }
 
-fn losses(stream: &Stream, compute: Compute, boundary: DType) -> Vec<f64> {
-    let network = Network::new(stream, compute, boundary);
+fn losses(stream: &Stream, compute: Compute, boundary: DType) -> Result<Vec<f64>> {
+    let network = Network::new(stream, compute, boundary)?;
     (1..=STEPS).map(|number| network.train(stream, number)).collect()
 }
 
 #[test]
-fn cuda_learns_as_the_cpu_does_in_every_precision() {
-    let Some(stream) = testing::stream() else { return };
-    let expected = losses(&Stream::cpu(2), Compute::F32, DType::F32);
+fn cuda_learns_as_the_cpu_does_in_every_precision() -> Result<()> {
+    let Some(stream) = testing::stream() else { return Ok(()) };
+    let expected = losses(&Stream::cpu(2), Compute::F32, DType::F32)?;
     let first = expected[0];
     assert!(expected[STEPS as usize - 1] < 0.6 * expected[0], "it learns: {expected:?}");
     // Shares of the first loss, at each step. Thirty steps of a network that learns carry a rounding on and enlarge it: f32 has room for
@@ -144,12 +146,13 @@ fn cuda_learns_as_the_cpu_does_in_every_precision() {
         (Compute::Bf16, DType::F32, 0.03),
         (Compute::Bf16, DType::Bf16, 0.03),
     ] {
-        let got = losses(&stream, compute, boundary);
+        let got = losses(&stream, compute, boundary)?;
         for (step, (got, expected)) in got.iter().zip(&expected).enumerate() {
             let fits = (got - expected).abs() <= allowed * first;
             assert!(fits, "{compute:?} between {boundary:?}, step {step}: {got}, on the CPU {expected}");
         }
         println!("{compute:?} between {boundary:?}: last loss {} of {}", got[29], expected[29]);
-        assert_eq!(got, losses(&stream, compute, boundary), "the same bits each time");
+        assert_eq!(got, losses(&stream, compute, boundary)?, "the same bits each time");
     }
+    Ok(())
 }
