@@ -4,7 +4,9 @@
 use crate::build::Model;
 use crate::checkpoint::{self, Checkpoint, Select};
 use crate::cli::{EvalArguments, PredictArguments};
-use crate::config::{Config, DenseOptimizer, Ids, OnBadRow, SparseOptimizer};
+use crate::config::{
+    Config, DenseOptimizer, DeviceChoice, Ids, OnBadRow, Precision, ScheduleChoice, SparseOptimizer,
+};
 use crate::crew::Crew;
 use crate::data::{self, EvaluationData, failed};
 use crate::dictionary::RunDictionary;
@@ -101,6 +103,9 @@ impl Applied {
         // One rank applies what any number of ranks has trained. Nothing is trained: no gradients of large batches, no optimiser states.
         (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);
         (config.run.ranks, config.train.sum_blocks) = (1, None);
+        // The processor applies what a device has trained.
+        (config.run.device, config.run.schedule) = (DeviceChoice::Cpu, ScheduleChoice::Serial);
+        config.train.precision = Precision::F32;
         config.optimizer.sparse = SparseOptimizer { name: "sgd".to_owned(), ..SparseOptimizer::default() };
         config.optimizer.dense = DenseOptimizer { name: "sgd".to_owned(), ..DenseOptimizer::default() };
         let threads = threads.unwrap_or_else(crate::machine::cores);

@@ -167,19 +167,22 @@ fn processes_on_devices_of_their_own_end_as_threads_do() {
 
 /// The table of a captured step comes from events in the graph.
 #[test]
-fn a_captured_step_can_be_timed_and_drawn() {
+fn a_captured_step_in_bf16_can_be_timed_drawn_and_evaluated() {
     if is_absent() {
         return;
     }
     let place = Place::new("rows.txt");
     let picture = place.path("step.svg");
-    let run = on_cuda(place.train(), "captured").with(&["--steps", "8", "--time"]);
-    let ended = run.path("--trace", &picture).succeeds();
+    let run = on_cuda(place.train(), "captured").with(&["--steps", "8", "--time", "--precision", "bf16"]);
+    let checkpoints = place.path("checkpoints");
+    let ended = run.path("--trace", &picture).path("--checkpoint-dir", &checkpoints).succeeds();
     for stage in ["route", "top_backward", "dense_optimizer", "fetch_losses"] {
         assert!(ended.stdout.contains(stage) || ended.stderr.contains(stage), "{stage} is not in the table");
     }
     let picture = std::fs::read_to_string(picture).unwrap();
     assert!(picture.contains("<title>interaction_forward"), "{picture}");
+    // What was trained in bf16 is f32 weights, which the processor applies.
+    Run::new("eval").path("--checkpoint", &checkpoints).path("--data", &place.valid).succeeds();
 }
 
 /// What a process has opened is looked at in `cuda_no_allocation.rs`.
