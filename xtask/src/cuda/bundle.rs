@@ -18,6 +18,8 @@ const ARCHITECTURE: &str = "sm_90a";
 /// Packages with CUDA bodies.
 const PACKAGES: &[&str] =
     &["headlong-device", "headlong-embedding", "headlong-mlp", "headlong-comm", "nccl-rs", "headlong"];
+/// Tests that start programs of the folder they were built in: they cannot travel.
+const STAYS_HERE: &[&str] = &["cuda_run", "device_cuda_processes"];
 /// What runs the bundle.
 const RUN: &str = include_str!("bundle_run.sh");
 
@@ -72,7 +74,7 @@ fn programs_with_cuda(programs: Vec<TestProgram>) -> Result<Vec<TestProgram>> {
         let is_cuda = program.name == "conformance"
             || program.name.contains("cuda")
             || listed.lines().any(|line| line.contains("cuda"));
-        if has_tests && is_cuda {
+        if has_tests && is_cuda && !STAYS_HERE.contains(&program.name.as_str()) {
             chosen.push(program);
         }
     }

@@ -63,8 +63,8 @@ for stage in $stages; do
         fi
         ;;
     replays)
-        run replays 600 "$here/headlong" bench iteration --device cuda --kernels "$here/kernels" --schedule captured \
-            --batch-size 512 --steps 100000
+        # Steps of a small batch take well under a millisecond: a minute is 100,000 replays and more.
+        run replays 600 "$here/headlong" bench iteration --device cuda --schedule captured --batch-size 512 --seconds 60
         ;;
     sanitizers)
         tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
@@ -81,8 +81,8 @@ for stage in $stages; do
     benches)
         for batch in 512 6912 65536; do
             for schedule in serial overlapped captured; do
-                run benches 300 "$here/headlong" bench iteration --device cuda --kernels "$here/kernels" \
-                    --schedule $schedule --batch-size $batch
+                run benches 300 "$here/headlong" bench iteration --device cuda --shape C1 --row-cap fit --dtype bf16 \
+                    --schedule $schedule --batch-size $batch --seconds 10 --json
             done
         done
         ;;
