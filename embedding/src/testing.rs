@@ -166,7 +166,8 @@ impl Subject {
         let count = upload(stream.device(), &[rows.len() as u32]).unwrap_or_else(fails);
         let values = upload(stream.device(), values).unwrap_or_else(fails);
         let rows = DeviceRows { rows: list.ptr(), count: count.ptr(), capacity };
-        body(table, stream, rows, values.ptr()).unwrap_or_else(|error| panic!("the CUDA body fails: {error}"));
+        body(table, stream, rows, values.ptr())
+            .unwrap_or_else(|error| panic!("the CUDA body fails: {error}"));
         stream.synchronize().unwrap_or_else(|error| panic!("the CUDA body fails: {error}"));
         download(&values).unwrap_or_else(|error| panic!("the device fails: {error}"))
     }
@@ -174,7 +175,8 @@ impl Subject {
     fn lookup(&mut self, rows: &[u64]) -> Vec<f32> {
         if let Some(table) = self.table.cuda() {
             let out = vec![f32::NAN; rows.len() * self.spec.dim];
-            return self.on_device(table, rows, &out, |table, stream, rows, to| table.lookup(stream, rows, to));
+            return self
+                .on_device(table, rows, &out, |table, stream, rows, to| table.lookup(stream, rows, to));
         }
         let mut out = vec![f32::NAN; rows.len() * self.spec.dim];
         let view = MatMut::new(&mut out, rows.len(), self.spec.dim);

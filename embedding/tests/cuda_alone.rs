@@ -9,11 +9,11 @@ mod cuda_tests {
     use super::common::quotient_remainder::{Args, QUOTIENT_REMAINDER};
     use super::common::ranks::{Bags, Batch};
     use super::common::{Jagged, random_bags, views};
-    use headlong_device::{DType, Stream};
     use headlong_device::cuda::DeviceMemory;
     use headlong_device::cuda::testing::{layout_test, stream, streams};
     use headlong_device::optimizer::{Optimizer, Step};
     use headlong_device::testing::{small_integers, uniform};
+    use headlong_device::{DType, Stream};
     use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridSet, Owner, Partition};
     use headlong_embedding::testing::{check_table_on_cuda, every_optimizer};
     use headlong_embedding::{EmbeddingSet, Pooling, Registry, SetOptions, TableSpec};
@@ -36,7 +36,11 @@ mod cuda_tests {
     }
 
     /// Batches of several sizes through every optimiser: vectors, then all rows and states.
-    fn check_steps(stream: &Stream, dims: [usize; 5], optimizer: Optimizer) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
+    fn check_steps(
+        stream: &Stream,
+        dims: [usize; 5],
+        optimizer: Optimizer,
+    ) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
         let specs = [
             TableSpec::new("a", 3, dims[0]),
             TableSpec::new("b", 500, dims[1]),
@@ -44,8 +48,13 @@ mod cuda_tests {
             TableSpec::new("d", 300, dims[3]),
             TableSpec::new("e", 1, dims[4]),
         ];
-        let plan =
-            Plan { specs: &specs, optimizer, max_samples: 150, max_ids: &[150, 150, 600, 600, 600], frozen: false };
+        let plan = Plan {
+            specs: &specs,
+            optimizer,
+            max_samples: 150,
+            max_ids: &[150, 150, 600, 600, 600],
+            frozen: false,
+        };
         let mut alone = Alone::new(stream, &plan);
         let mut vectors = Vec::new();
         for (number, samples) in [(1, 150), (2, 61), (3, 7), (4, 0), (5, 150)] {
@@ -81,7 +90,9 @@ mod cuda_tests {
 
     #[test]
     fn dims_of_every_kind_step_as_on_the_cpu() {
-        for optimizer in [Optimizer::Sgd, Optimizer::RowWiseAdagrad { epsilon: 1e-8, initial_accumulator: 0.0 }] {
+        for optimizer in
+            [Optimizer::Sgd, Optimizer::RowWiseAdagrad { epsilon: 1e-8, initial_accumulator: 0.0 }]
+        {
             assert_equal_steps([16, 20, 33, 70, 1], optimizer);
         }
     }
@@ -91,11 +102,17 @@ mod cuda_tests {
     #[test]
     fn hot_rows_add_up_exactly() {
         let samples = 10_000;
-        let mut specs = [TableSpec::new("one", 1, 16), TableSpec::new("many", 70_000, 16), mean("bags", 90, 16)];
+        let mut specs =
+            [TableSpec::new("one", 1, 16), TableSpec::new("many", 70_000, 16), mean("bags", 90, 16)];
         specs[2].pooling = Pooling::Sum;
         let max_ids = [samples, samples, 3 * samples];
-        let plan =
-            Plan { specs: &specs, optimizer: Optimizer::Sgd, max_samples: samples, max_ids: &max_ids, frozen: false };
+        let plan = Plan {
+            specs: &specs,
+            optimizer: Optimizer::Sgd,
+            max_samples: samples,
+            max_ids: &max_ids,
+            frozen: false,
+        };
         let outcomes: Vec<_> = streams()
             .iter()
             .map(|stream| {
@@ -106,7 +123,10 @@ mod cuda_tests {
                 }
                 let bags = |samples| {
                     let longest = [0, 0, 3];
-                    let bags = specs.iter().zip(longest).map(|(spec, longest)| random_bags(5, samples, spec.rows, longest));
+                    let bags = specs
+                        .iter()
+                        .zip(longest)
+                        .map(|(spec, longest)| random_bags(5, samples, spec.rows, longest));
                     bags.map(Bags::plain).collect::<Vec<_>>()
                 };
                 let mut vectors = alone.forward(&bags(samples));
@@ -175,7 +195,8 @@ mod cuda_tests {
             owner: Owner(0),
             deduplicate: Deduplicate::Rank,
         };
-        let refused = HybridSet::new(&Registry::default(), &stream, &specs, &options).err().unwrap().to_string();
+        let refused =
+            HybridSet::new(&Registry::default(), &stream, &specs, &options).err().unwrap().to_string();
         assert_eq!(refused, "table `ads`: tables of kind `hashed` run on cpu, not on a CUDA device");
         let on_device = HybridSet::memory_on(stream.device(), &Registry::default(), &specs, &options, 2);
         assert_eq!(on_device.unwrap_err().to_string(), refused);
@@ -204,9 +225,8 @@ mod cuda_tests {
         captured.set.set_device_step(step.ptr());
         let (_vectors, vectors) = matrix_on(&stream, 8, 32, &[0.0; 256]);
         let (_d_vectors, d_vectors) = matrix_on(&stream, 8, 32, &uniform(2, 256));
-        let bags = |number| {
-            [Bags::plain(random_bags(number, 8, 50, 0)), Bags::plain(random_bags(number, 8, 10, 3))]
-        };
+        let bags =
+            |number| [Bags::plain(random_bags(number, 8, 50, 0)), Bags::plain(random_bags(number, 8, 10, 3))];
         let host = Step { learning_rate: f32::NAN, number: 99 };
         let enqueue = |captured: &mut Alone| {
             let Alone { set, route, stream, .. } = captured;
@@ -240,7 +260,8 @@ mod cuda_tests {
         captured.set.check_flags().unwrap();
 
         // Bags where one id a sample was planned are copied by themselves; a replay does not, and says so.
-        let odd = [Bags::plain(vec![vec![1, 2], vec![], vec![3]]), Bags::plain(vec![vec![], vec![1], vec![2]])];
+        let odd =
+            [Bags::plain(vec![vec![1, 2], vec![], vec![3]]), Bags::plain(vec![vec![], vec![1], vec![2]])];
         let expected = Alone::new(&Stream::cpu(1), &plan).forward(&odd);
         assert_bits(&Alone::new(&stream, &plan).forward(&odd), &expected, "bags that were not planned");
         Batch::new(&odd).with(|ids| captured.route.stage(ids).unwrap());
@@ -262,7 +283,9 @@ mod cuda_tests {
     #[test]
     fn narrow_rows_hold_what_fits_them() {
         let Some(stream) = stream() else { return };
-        for (dtype, dims) in [(DType::F16, [16, 16]), (DType::Bf16, [64, 64]), (DType::F16, [16, 5]), (DType::Bf16, [20, 3])] {
+        for (dtype, dims) in
+            [(DType::F16, [16, 16]), (DType::Bf16, [64, 64]), (DType::F16, [16, 5]), (DType::Bf16, [20, 3])]
+        {
             let (wide, specs) = (small_of(dims), narrow(dtype, dims));
             let bags = [Bags::plain(random_bags(1, 8, 50, 0)), Bags::plain(random_bags(1, 8, 10, 2))];
             let run = |stream: &Stream, specs: &[TableSpec]| {
@@ -328,7 +351,10 @@ mod cuda_tests {
             frozen: false,
         };
         let refused = EmbeddingSet::new(&stream, &specs, &options).err().unwrap().to_string();
-        assert_eq!(refused, "table `device`: holds f16, other tables f32: on a CUDA device all hold the same");
+        assert_eq!(
+            refused,
+            "table `device`: holds f16, other tables f32: on a CUDA device all hold the same"
+        );
     }
 
     #[test]

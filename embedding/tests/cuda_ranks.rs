@@ -86,7 +86,8 @@ mod cuda_tests {
         fn forward(&mut self, tables: &[Bags]) -> Vec<f32> {
             let bounds = self.bounds(tables[0].bags.len());
             for (index, rank) in self.ranks.iter_mut().enumerate() {
-                let slice: Vec<_> = tables.iter().map(|t| t.slice(bounds[index], bounds[index + 1])).collect();
+                let slice: Vec<_> =
+                    tables.iter().map(|t| t.slice(bounds[index], bounds[index + 1])).collect();
                 rank.samples = bounds[index + 1] - bounds[index];
                 Batch::new(&slice).with(|ids| rank.route.stage(ids).unwrap());
                 rank.route.copy(&self.stream);
@@ -128,7 +129,13 @@ mod cuda_tests {
                 let (_arena, mat) =
                     matrix_on(&self.stream, rank.samples, rank.set.width(), &d_vectors[first..first + len]);
                 first += len;
-                rank.set.reduce_on_device(&self.stream, &rank.route, &mat, &rank.requested.1, &rank.frequent.1);
+                rank.set.reduce_on_device(
+                    &self.stream,
+                    &rank.route,
+                    &mat,
+                    &rank.requested.1,
+                    &rank.frequent.1,
+                );
                 let block = rank.frequent.1.to_vec::<f32>().unwrap();
                 sums.resize(block.len(), 0.0);
                 sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
@@ -184,8 +191,13 @@ mod cuda_tests {
     /// below 1 each, in another order.
     fn check(stream: &Stream, dims: [usize; 5], optimizer: Optimizer, ranks: usize, seed: u64) {
         let specs = specs(dims);
-        let plan =
-            Plan { specs: &specs, optimizer, max_samples: 150, max_ids: &[150, 150, 600, 600, 600], frozen: false };
+        let plan = Plan {
+            specs: &specs,
+            optimizer,
+            max_samples: 150,
+            max_ids: &[150, 150, 600, 600, 600],
+            frozen: false,
+        };
         let what = format!("{optimizer:?}, {ranks} ranks, seed {seed}");
         let mut alone = Alone::new(&Stream::cpu(2), &plan);
         let mut several = Ranks::new(stream, &plan, partition(&specs, ranks, seed));
@@ -284,7 +296,10 @@ mod cuda_tests {
         let city = (0..16_000_u64).map(|sample| vec![sample % 500]).collect();
         ranks.forward(&[Bags::plain(ads), Bags::plain(city)]);
         let errors = ranks.check_flags();
-        assert!(errors.iter().any(|error| error.contains("`ads`") && error.contains("of one owner")), "{errors:?}");
+        assert!(
+            errors.iter().any(|error| error.contains("`ads`") && error.contains("of one owner")),
+            "{errors:?}"
+        );
         assert_eq!(ranks.check_flags(), [""; 0], "told once");
         let d_vectors = uniform(1, 16_000 * 32);
         ranks.backward(&d_vectors, &Step { learning_rate: 0.1, number: 1 });
@@ -322,7 +337,9 @@ mod cuda_tests {
             let bags: Vec<_> = specs
                 .iter()
                 .zip(longest)
-                .map(|(spec, longest)| Bags::plain(super::common::random_bags(number, 100, spec.rows, longest)))
+                .map(|(spec, longest)| {
+                    Bags::plain(super::common::random_bags(number, 100, spec.rows, longest))
+                })
                 .collect();
             let (expected, got) = (alone.forward(&bags), several.forward(&bags));
             assert_bits(&got, &expected, &format!("vectors of step {number}"));

@@ -182,7 +182,10 @@ fn weights_that_do_not_fit_are_named() {
         let message = divided.route(&stream, &ids, 2, &mut divided.new_route()).unwrap_err().to_string();
         let alone = set(&specs, Partition::row_wise(&specs, 1), 0);
         let (_arena, vectors) = matrix(2, 4, &[0.0; 8]);
-        assert_eq!(message, alone.lookup_alone(&stream, &ids, &alone.new_route(), &vectors).unwrap_err().to_string());
+        assert_eq!(
+            message,
+            alone.lookup_alone(&stream, &ids, &alone.new_route(), &vectors).unwrap_err().to_string()
+        );
         message
     };
     assert_eq!(

@@ -11,7 +11,13 @@ use headlong_device::optimizer::Optimizer;
 
 /// The kernels that sets of these tables launch: tables of `dims` whose rows are `rows`, vectors and their gradients of type
 /// `vectors`, rows moved by `optimizer`; with `several` ranks also what goes between them.
-pub fn kernels(dims: &[usize], rows: DType, vectors: DType, optimizer: &Optimizer, several: bool) -> Vec<Build> {
+pub fn kernels(
+    dims: &[usize],
+    rows: DType,
+    vectors: DType,
+    optimizer: &Optimizer,
+    several: bool,
+) -> Vec<Build> {
     let build = |source: &'static Source, defines: &[Define]| Build { source, defines: defines.to_vec() };
     let instance = Instance::new(dims.iter().copied(), rows);
     let vectors = dtype_number(vectors);
@@ -43,7 +49,8 @@ pub fn all_kernels() -> Vec<Build> {
             let vectors = if rows == DType::F32 { vec![DType::F32] } else { vec![DType::F32, rows] };
             for (vectors, optimizer) in vectors.iter().flat_map(|&v| optimizers.iter().map(move |o| (v, o))) {
                 for build in kernels(&[dim], rows, vectors, optimizer, true) {
-                    let is_it = |b: &Build| std::ptr::eq(b.source, build.source) && b.defines == build.defines;
+                    let is_it =
+                        |b: &Build| std::ptr::eq(b.source, build.source) && b.defines == build.defines;
                     if !all.iter().any(is_it) {
                         all.push(build);
                     }

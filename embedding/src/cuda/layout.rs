@@ -128,7 +128,8 @@ impl Layout {
         let (mut first_column, mut first_tile) = (0, 0);
         let table = |(spec, &max_ids): (&TableSpec, &usize)| {
             let num_tiles = max_ids.div_ceil(TILE).max(1);
-            let (ids, offsets) = (take(max_ids), if max_ids == max_samples { 0 } else { take(max_samples + 1) });
+            let (ids, offsets) =
+                (take(max_ids), if max_ids == max_samples { 0 } else { take(max_samples + 1) });
             let table =
                 TableLayout { max_ids, first_column, first_tile, num_tiles, ids, offsets, factors: 0 };
             (first_column, first_tile) = (first_column + spec.dim, first_tile + num_tiles);
@@ -217,7 +218,10 @@ mod cuda_tests {
         layout_test!(Staged, &ROUTE, &[]; num_samples, generation, rest, unused);
         layout_test!(StagedTable, &ROUTE, &[]; num_ids, mode);
         assert_eq!(size_of::<Table>(), 4 * Table::default().words().len());
-        assert_eq!((size_of::<Staged>(), size_of::<StagedTable>()), (4 * STAGED_WORDS, 4 * STAGED_TABLE_WORDS));
+        assert_eq!(
+            (size_of::<Staged>(), size_of::<StagedTable>()),
+            (4 * STAGED_WORDS, 4 * STAGED_TABLE_WORDS)
+        );
         assert!(size_of::<FlagsMemory>() > 0);
     }
 

@@ -32,18 +32,12 @@ use headlong_device::cuda::Define;
 use headlong_device::{DType, Mat};
 
 /// The text of [`crate::lookup`]'s kernel.
-pub(crate) const LOOKUP_TEXT: &str = concat!(
-    include_str!("tables.cuh"),
-    include_str!("rows.cuh"),
-    include_str!("../lookup/lookup.cu")
-);
+pub(crate) const LOOKUP_TEXT: &str =
+    concat!(include_str!("tables.cuh"), include_str!("rows.cuh"), include_str!("../lookup/lookup.cu"));
 
 /// The text of [`crate::update`]'s kernels.
-pub(crate) const UPDATE_TEXT: &str = concat!(
-    include_str!("tables.cuh"),
-    include_str!("rows.cuh"),
-    include_str!("../update/update.cu")
-);
+pub(crate) const UPDATE_TEXT: &str =
+    concat!(include_str!("tables.cuh"), include_str!("rows.cuh"), include_str!("../update/update.cu"));
 
 /// Which instance of the kernels fits the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +58,9 @@ impl Instance {
         let instance = Self { dim: first, dtype };
         let elements = instance.elements();
         let lanes = first / elements;
-        let fits = first.is_multiple_of(16) && lanes > 0 && (32 % lanes == 0 || (lanes.is_multiple_of(32) && lanes <= 128));
+        let fits = first.is_multiple_of(16)
+            && lanes > 0
+            && (32 % lanes == 0 || (lanes.is_multiple_of(32) && lanes <= 128));
         if fits && dims.all(|dim| dim == first) { instance } else { Self { dim: 0, dtype } }
     }
 

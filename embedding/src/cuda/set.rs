@@ -55,7 +55,10 @@ pub(crate) fn check_specs(specs: &[TableSpec]) -> Result<()> {
         }
         if spec.dtype != dtype {
             let (found, others) = (spec.dtype.name(), dtype.name());
-            return refuse(spec, format!("holds {found}, other tables {others}: on a CUDA device all hold the same"));
+            return refuse(
+                spec,
+                format!("holds {found}, other tables {others}: on a CUDA device all hold the same"),
+            );
         }
     }
     Ok(())
@@ -73,9 +76,8 @@ impl CudaSet {
         check_specs(specs)?;
         let layout = Layout::new(specs, max_samples, max_ids);
         let tables = specs.iter().zip(slots).enumerate();
-        let tables = tables.map(|(index, (spec, slot))| {
-            describe(spec, index, &layout, Some(slot), DevicePtr::NULL)
-        });
+        let tables =
+            tables.map(|(index, (spec, slot))| describe(spec, index, &layout, Some(slot), DevicePtr::NULL));
         let tables = DeviceTables::new(device, &tables.collect::<Vec<_>>(), &layout)?;
         let dtype = specs.first().map_or(DType::F32, |spec| spec.dtype);
         Ok(Self {
@@ -95,7 +97,12 @@ impl CudaSet {
     }
 
     /// Bytes of device memory that a set and `routes` routes take, rows left out.
-    pub(crate) fn work_bytes(specs: &[TableSpec], max_samples: usize, max_ids: &[usize], routes: usize) -> u64 {
+    pub(crate) fn work_bytes(
+        specs: &[TableSpec],
+        max_samples: usize,
+        max_ids: &[usize],
+        routes: usize,
+    ) -> u64 {
         let layout = Layout::new(specs, max_samples, max_ids);
         let route = Staging::bytes(&layout) + Sorted::bytes(&layout, false);
         partial_bytes(specs, &layout) as u64 + route * routes as u64

@@ -49,7 +49,13 @@ pub trait CudaTable {
     ///
     /// # Errors
     /// As [`Self::lookup`].
-    fn apply(&self, stream: &CudaStream, rows: DeviceRows, gradients: DevicePtr, step: &CudaStep) -> Result<()>;
+    fn apply(
+        &self,
+        stream: &CudaStream,
+        rows: DeviceRows,
+        gradients: DevicePtr,
+        step: &CudaStep,
+    ) -> Result<()>;
 }
 
 /// A table that hides its rows: its slot, its number, and its part of a batch.

@@ -116,12 +116,7 @@ impl FlagsMemory {
 fn error_of(spec: &TableSpec, kind: u64, place: u64, detail: u64) -> EmbeddingError {
     let table = spec.name.clone();
     match kind {
-        1 => EmbeddingError::IdOutOfRange {
-            table,
-            index: detail,
-            sample: place as usize,
-            rows: spec.rows,
-        },
+        1 => EmbeddingError::IdOutOfRange { table, index: detail, sample: place as usize, rows: spec.rows },
         3 => EmbeddingError::Capacity {
             table,
             what: "rows asked for of one owner",
@@ -131,7 +126,8 @@ fn error_of(spec: &TableSpec, kind: u64, place: u64, detail: u64) -> EmbeddingEr
         4 => EmbeddingError::AskedRow { table, source_index: place as usize, row: detail, rows: spec.rows },
         _ => EmbeddingError::Spec {
             table,
-            reason: "a batch of bags or weights was replayed in a step captured without them: run it eagerly".to_owned(),
+            reason: "a batch of bags or weights was replayed in a step captured without them: run it eagerly"
+                .to_owned(),
         },
     }
 }

@@ -42,6 +42,7 @@
 //! them. Buffers of exchanges are the caller's: [`HybridSet::max_requested_elements`], [`HybridSet::max_asked_elements`].
 
 mod accept;
+mod alone;
 mod answer;
 pub mod cost;
 mod cuda;

@@ -13,9 +13,8 @@ use crate::route::check_capacity;
 use crate::set::{EmbeddingSet, SetOptions, TableSlot, check, check_on_cuda, slot};
 use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, SparseStep, TableSpec};
 use crate::update::MAX_SUM_BLOCKS;
-use headlong_device::cuda::DevicePtr;
 use headlong_device::optimizer::{Optimizer, Step};
-use headlong_device::{DType, Device, Mat, Stream};
+use headlong_device::{DType, Mat, Stream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What a rank asks owners for.
@@ -116,7 +115,7 @@ impl HybridSet {
         let mut tables = Vec::new();
         if alone.is_none() && stream.as_cuda().is_some() {
             check_on_cuda(registry, specs)?;
-            check_deduplicate(specs, deduplicate)?;
+            super::alone::check_deduplicate(specs, deduplicate)?;
         }
         if alone.is_none() {
             let shape = route_shape(specs, options);
@@ -206,28 +205,6 @@ impl HybridSet {
             }
         }
         Ok(needs.into_iter().sum())
-    }
-
-    /// As [`Self::memory`], on `device`: there the bytes are the device's.
-    ///
-    /// # Errors
-    /// As there, and tables that the device does not take.
-    pub fn memory_on(
-        device: Device,
-        registry: &Registry,
-        specs: &[TableSpec],
-        options: &HybridOptions,
-        routes: usize,
-    ) -> Result<MemoryNeeds> {
-        if options.partition.num_owners() == 1 {
-            return EmbeddingSet::memory_on(device, registry, specs, &options.set, routes);
-        }
-        let needs = Self::memory(registry, specs, options, routes)?;
-        let Device::Cuda(_) = device else { return Ok(needs) };
-        check_on_cuda(registry, specs)?;
-        let sizes = (options.set.max_samples, options.set.max_ids);
-        let place = (&*options.partition, options.owner);
-        Ok(MemoryNeeds { work_bytes: RankTables::work_bytes(specs, place, sizes, routes), ..needs })
     }
 
     /// A route with room for the largest planned slice. A schedule that runs ahead holds two.
@@ -344,86 +321,6 @@ impl HybridSet {
     pub(super) fn check_vectors(&self, vectors: &Mat, route: &HybridRoute) {
         assert_eq!(vectors.cols(), self.width, "`{}` is as wide as all tables together", vectors.name());
         assert_eq!(vectors.rows(), route.num_samples(), "`{}` has the route's samples", vectors.name());
-    }
-
-    /// The tables of a set that is alone.
-    fn the_only(&self) -> &EmbeddingSet {
-        self.alone.as_ref().expect("the paths for one rank are taken by sets that are alone")
-    }
-
-    /// [`EmbeddingSet::route`], of a set that is alone.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Panics
-    /// When there are several owners.
-    pub fn route_alone<I: Ids + ?Sized>(
-        &self,
-        stream: &Stream,
-        ids: &I,
-        route: &mut HybridRoute,
-    ) -> Result<()> {
-        let out = route.alone.as_mut().expect("the route was made by a set that is alone");
-        self.the_only().route(stream, ids, out)
-    }
-
-    /// [`EmbeddingSet::lookup_routed`], of a set that is alone.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Panics
-    /// When there are several owners, and as there.
-    pub fn lookup_alone<I: Ids + ?Sized>(
-        &self,
-        stream: &Stream,
-        ids: &I,
-        route: &HybridRoute,
-        vectors: &Mat,
-    ) -> Result<()> {
-        let route = route.alone.as_ref().expect("the route was made by a set that is alone");
-        self.the_only().lookup_routed(stream, ids, route, vectors)
-    }
-
-    /// [`EmbeddingSet::set_device_step`].
-    pub fn set_device_step(&self, step: DevicePtr) {
-        if let Some(alone) = &self.alone {
-            alone.set_device_step(step);
-        }
-        if let Some(cuda) = &self.cuda {
-            cuda.device_step.store(step.0, std::sync::atomic::Ordering::Relaxed);
-        }
-    }
-
-    /// [`EmbeddingSet::check_flags`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn check_flags(&self) -> Result<()> {
-        match (&self.alone, &self.cuda) {
-            (Some(alone), _) => alone.check_flags(),
-            (None, Some(cuda)) => cuda.check_flags(),
-            (None, None) => Ok(()),
-        }
-    }
-
-    /// [`EmbeddingSet::update`], of a set that is alone.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Panics
-    /// When there are several owners, and as there.
-    pub fn update_alone(
-        &self,
-        stream: &Stream,
-        route: &HybridRoute,
-        d_vectors: &Mat,
-        step: &Step,
-    ) -> Result<()> {
-        let route = route.alone.as_ref().expect("the route was made by a set that is alone");
-        self.the_only().update(stream, route, d_vectors, step)
     }
 
     /// Lets tables of other authors bring rows near that a coming step asks for: those of the replica as soon as
@@ -561,17 +458,6 @@ fn check_options(specs: &[TableSpec], options: &HybridOptions) {
             ranks.is_power_of_two() && owners.is_multiple_of(ranks),
             "ranks of a node are a power of two and divide {owners}, got {ranks}"
         ),
-    }
-}
-
-/// On a device every rank asks for unique rows, and owners are asked by ranks.
-fn check_deduplicate(specs: &[TableSpec], deduplicate: Deduplicate) -> Result<()> {
-    match (deduplicate, specs.first()) {
-        (Deduplicate::Node { .. }, Some(spec)) => Err(EmbeddingError::Placement {
-            table: spec.name.clone(),
-            reason: "equal rows are merged on each rank on CUDA devices, not on nodes: use deduplicate = rank".to_owned(),
-        }),
-        _ => Ok(()),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::cuda::layout::{BLOCK, WARPS, blocks};
 use crate::cuda::{Instance, LOOKUP_TEXT, dtype_number};
-use headlong_device::cuda::{CudaStream, Define, DevicePtr, Launch, Source};
 use headlong_device::Mat;
+use headlong_device::cuda::{CudaStream, Define, DevicePtr, Launch, Source};
 
 /// Gather and pooling.
 pub(crate) static LOOKUP: Source = Source { name: "embedding/lookup", text: LOOKUP_TEXT };
@@ -54,7 +54,8 @@ pub(crate) fn lookup(stream: &CudaStream, instance: Instance, from: &From, vecto
     };
     let warps = from.num_tables * vectors.rows().div_ceil(32);
     let grid = blocks(warps.div_ceil(WARPS), stream.device().multiprocessors(), 16);
-    let defines = defines(instance.for_matrix(vectors), dtype_number(vectors.dtype()), from.origins.is_some());
+    let defines =
+        defines(instance.for_matrix(vectors), dtype_number(vectors.dtype()), from.origins.is_some());
     stream.run(&LOOKUP, &defines, "lookup", Launch::new(grid, BLOCK), &args);
 }
 

@@ -243,7 +243,12 @@ impl Sorted {
     }
 
     /// Enqueues the lists of [`Self::unique`].
-    pub(crate) fn list_unique(&self, stream: &CudaStream, tables: &DeviceTables, num_entries: (DevicePtr, u32)) {
+    pub(crate) fn list_unique(
+        &self,
+        stream: &CudaStream,
+        tables: &DeviceTables,
+        num_entries: (DevicePtr, u32),
+    ) {
         let [rows, counts] = self.places.unique.expect("rows are numbered where they are asked for");
         let args = UniqueArgs {
             tables: tables.tables(),
@@ -337,7 +342,12 @@ impl Sorted {
     }
 
     /// Enqueues the search for rows and chunks among sorted keys.
-    pub(crate) fn find_chunks(&self, stream: &CudaStream, tables: &DeviceTables, num_entries: (DevicePtr, u32)) {
+    pub(crate) fn find_chunks(
+        &self,
+        stream: &CudaStream,
+        tables: &DeviceTables,
+        num_entries: (DevicePtr, u32),
+    ) {
         let [chunk_starts, chunk_ends] = self.chunks();
         let [long_firsts, long_ends] = self.longs();
         let [tile_chunks, tile_longs, tile_rows] = self.places.tiles.map(|place| self.at(place));

@@ -19,7 +19,12 @@ pub struct DenseKind;
 
 impl TableKind for DenseKind {
     fn abilities(&self) -> Abilities {
-        Abilities { grains: &[Grain::Rows], keys: &[Keys::RowIndices], devices: &["cpu", "cuda"], options: Some(&[]) }
+        Abilities {
+            grains: &[Grain::Rows],
+            keys: &[Keys::RowIndices],
+            devices: &["cpu", "cuda"],
+            options: Some(&[]),
+        }
     }
 
     fn shows_rows(&self) -> bool {
@@ -181,7 +186,8 @@ impl EmbeddingTable for DenseTable {
     fn lookup(&mut self, _stream: &Stream, rows: Rows, mut out: MatMut) -> Result<()> {
         if self.rows.weights.is_on_device() {
             let mut entries = rows.indices().iter().enumerate();
-            return entries.try_for_each(|(entry, &row)| read_rows(&self.rows.weights, row, out.row_mut(entry)));
+            return entries
+                .try_for_each(|(entry, &row)| read_rows(&self.rows.weights, row, out.row_mut(entry)));
         }
         let weights = self.rows.weights.read::<f32>();
         for (entry, &row) in rows.indices().iter().enumerate() {

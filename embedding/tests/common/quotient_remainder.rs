@@ -73,7 +73,8 @@ impl TableKind for QuotientRemainder {
                 tensor(format!("{name}.{}", state.name), cols, vec![state.initial; rows as usize * cols])?;
             }
         }
-        let sums = DeviceMemory::new(device, "sums", parts(spec).iter().sum::<u64>() as usize * spec.dim * 4)?;
+        let sums =
+            DeviceMemory::new(device, "sums", parts(spec).iter().sum::<u64>() as usize * spec.dim * 4)?;
         let memory = self.memory(spec, env.optimizer);
         Ok(Box::new(Table { spec: spec.clone(), memory, tensors, sums, optimizer: *env.optimizer }))
     }
@@ -120,7 +121,13 @@ impl CudaTable for Table {
         Ok(())
     }
 
-    fn apply(&self, stream: &CudaStream, rows: DeviceRows, gradients: DevicePtr, step: &CudaStep) -> Result<()> {
+    fn apply(
+        &self,
+        stream: &CudaStream,
+        rows: DeviceRows,
+        gradients: DevicePtr,
+        step: &CudaStep,
+    ) -> Result<()> {
         let args = Args {
             device_step: step.device,
             step: step.host,

@@ -1,8 +1,8 @@
 //! Launches of what only several ranks need: slots of requests, and what an owner is asked for.
 
 use super::{DeviceHybridRoute, RankTables, SlotShape};
-use crate::cuda::layout::{BLOCK, blocks};
 use crate::cuda::Instance;
+use crate::cuda::layout::{BLOCK, blocks};
 use crate::error::Result;
 use crate::hybrid::set::HybridTable;
 use headlong_device::Mat;

@@ -36,7 +36,6 @@ use headlong_device::optimizer::Optimizer;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-
 /// Rows whose keys are made at once.
 const HOME_ROWS: usize = 1 << 20;
 
@@ -107,7 +106,8 @@ fn hides(slot: &TableSlot) -> bool {
 fn check_hidden(plan: &RankPlan) -> Result<()> {
     for (spec, table) in plan.specs.iter().zip(plan.tables) {
         if table.frequent.as_ref().is_some_and(hides) {
-            let reason = "a table with a CUDA body of its own lies with one rank: place it table-wise".to_owned();
+            let reason =
+                "a table with a CUDA body of its own lies with one rank: place it table-wise".to_owned();
             return Err(EmbeddingError::Placement { table: spec.name.clone(), reason });
         }
     }

@@ -1,8 +1,8 @@
 //! The stages of a step among several ranks on a device, as a schedule drives them.
 
 use super::{DeviceHybridRoute, DeviceSlots, RankTables};
-use crate::cuda::table::{CudaStep, Hidden, apply_all, hidden};
 use crate::cuda::partial_stride;
+use crate::cuda::table::{CudaStep, Hidden, apply_all, hidden};
 use crate::error::Result;
 use crate::hybrid::route::HybridRoute;
 use crate::hybrid::set::{HybridSet, HybridTable};
