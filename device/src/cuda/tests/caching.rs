@@ -104,3 +104,26 @@ fn four_writers_of_one_folder_leave_whole_files() {
         assert_eq!(file.extension().unwrap(), "cubin");
     }
 }
+
+#[test]
+fn four_processes_fill_one_users_cache() {
+    if crate::cuda::testing::device().is_none() {
+        return;
+    }
+    let folder = Folder::new("processes");
+    let process = || {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["cuda::tests::streams::kernels_of_one_stream_run_in_order", "--exact"])
+            .env("XDG_CACHE_HOME", &folder.0)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    for running in [process(), process(), process(), process()] {
+        let ended = running.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+    }
+    let [file] = files(&folder.0).try_into().unwrap();
+    assert!(file.to_string_lossy().contains("headlong/kernels/sm_"), "{}", file.display());
+}
