@@ -212,6 +212,7 @@ inline __device__ void gradient_tile(const DotBackwardArgs &a, u64 sample, const
         sums[0].z = first + 2 < DIM ? to_float(d_out[first + 2]) : 0.0f;
         sums[0].w = first + 3 < DIM ? to_float(d_out[first + 3]) : 0.0f;
     }
+#pragma unroll 1
     for (u32 j = 0; j < ROWS; j++) {
         const f32x4 x = load4(rows + j * STRIDE + first);
 #pragma unroll
