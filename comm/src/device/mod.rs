@@ -6,11 +6,11 @@
 //! | [`peer`] | threads of one process, each with a device that the others' can use | straight into each other's memory |
 //! | [`nccl`] | processes or threads, a device each | by NCCL, opened at run time |
 //!
-//! [`Communicator::attach_device`] chooses. Ids, agreement and failures travel over the communicator's own transport, so
-//! that a rank without NCCL, or one that ends, is heard of by all.
+//! [`Communicator::attach_device`](crate::Communicator::attach_device) chooses. Ids, agreement and failures travel over the
+//! communicator's own transport, so that a rank without NCCL, or one that ends, is heard of by all.
 //!
-//! **Blocking.** Every operation enqueues on the stream it is given and returns. It may be called on a stream that is being
-//! captured: a replay exchanges again. All ranks enqueue the same operations, with the same sizes, in the same order, on
+//! **Blocking.** Every operation enqueues on the stream it is given and returns; over peer memory, as soon as all ranks have
+//! enqueued it. It may be called on a stream that is being captured: a replay exchanges again. All ranks enqueue the same operations, with the same sizes, in the same order, on
 //! one stream each at a time.
 //!
 //! **Failure.** An operation answers with what can be known when it is enqueued. What happens later, on the device or to
