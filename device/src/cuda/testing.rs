@@ -75,7 +75,9 @@ pub(crate) fn layout_probe(source: &Source, name: &str, fields: &[&str]) -> Stri
     text += "extern \"C\" __global__ void hl_layout(const HlLayoutArgs a) {\n";
     text += &format!("  a.out[0] = sizeof({name});\n");
     for (index, field) in fields.iter().enumerate() {
-        text += &format!("  a.out[{}] = __builtin_offsetof({name}, {field});\n", index + 1);
+        // NVRTC has no `offsetof`: the address of a field of a struct that would lie at 4096.
+        let field = format!("&reinterpret_cast<{name}*>(4096)->{field}");
+        text += &format!("  a.out[{}] = reinterpret_cast<u64>({field}) - 4096;\n", index + 1);
     }
     text + "}\n"
 }
