@@ -126,11 +126,18 @@ void mark(const std::shared_ptr<Record>& record) {
 // ThreadSanitizer: the thread of the work's stream, knowing what comes before the work and nothing else, for as long as this
 // lives; what it has done is then known to what comes after.
 #ifdef SOFTCUDA_TSAN
+// The lane runs on the host thread's stack, where what the one has left is none of the other's business.
+[[gnu::noinline]] void forget_stack() {
+  char here = 0;
+  constexpr unsigned long kBelow = 60 << 10, kAbove = 1 << 10;  // above: the lane's first frames begin where this one's caller is
+  tsan_forget(&here - kBelow, kBelow + kAbove);
+}
 char polls;  // the token of all polls: they do each other's work
 class AsLane {
  public:
   AsLane(Stream& s, size_t node, const Work& work) : stream_(s), node_(node), work_(work), host_(__tsan_get_current_fiber()) {
     __tsan_switch_to_fiber(work.lane->tsan, kTsanNoSync);
+    forget_stack();
     __tsan_acquire(&s.order);
     __tsan_acquire(&work.order);
     if (work.wait) __tsan_acquire(&work.wait->order);
@@ -146,6 +153,7 @@ class AsLane {
   ~AsLane() {
     if (work_.poll) __tsan_release(&polls);
     if (work_.record) __tsan_release(&work_.record->order);
+    forget_stack();
     __tsan_release(node_ == kWhole ? &stream_.order : &stream_.queue.front().graph->order[node_]);
     __tsan_switch_to_fiber(host_, kTsanNoSync);
   }
