@@ -43,24 +43,31 @@ pub(crate) fn scratch(stream: &CudaStream) -> Option<Arc<DeviceMemory>> {
     }
 }
 
-type Plans = HashMap<(u32, MatmulSpec), Option<Arc<Matmul>>>;
+/// A plan, or why there is none.
+type Planned = Result<Arc<Matmul>, Arc<str>>;
 
-/// The plan of a product, made at its first use; none where the library has no algorithm for it.
-pub(crate) fn product(stream: &CudaStream, spec: MatmulSpec) -> Option<Arc<Matmul>> {
+type Plans = HashMap<(u32, MatmulSpec), Planned>;
+
+/// The plan of a product, made at its first use; or why there is none: most often, the library has no algorithm for it.
+pub(crate) fn product(stream: &CudaStream, spec: MatmulSpec) -> Planned {
     // Note: one table per process, as with kernels. Plans are few: one for each layer, op and size of batch.
     static PLANS: LazyLock<RwLock<Plans>> = LazyLock::new(RwLock::default);
     let key = (stream.device().ordinal(), spec);
     if let Some(plan) = PLANS.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return plan.clone();
     }
-    let plan = Matmul::new(stream, spec).ok().map(Arc::new);
+    let plan: Planned = Matmul::new(stream, spec).map(Arc::new).map_err(|error| error.to_string().into());
+    // What fails because a graph is being captured works afterwards.
+    if plan.is_err() && stream.is_capturing().unwrap_or(true) {
+        return plan;
+    }
     PLANS.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(plan).clone()
 }
 
 /// What [`kernels`] lists kernels for.
 #[derive(Debug, Clone, Copy)]
 pub struct Shapes<'a> {
-    /// Vectors of a sample that interact with the bottom output; none where they are only put side by side.
+    /// How many vectors of how many elements interact with the bottom output; none where they are only put side by side.
     pub dot: Option<(usize, usize)>,
     /// The optimiser of the dense parameters.
     pub optimizer: &'a headlong_device::optimizer::Optimizer,

@@ -21,15 +21,18 @@ fn run_with_first(
     args: &MatmulArgs,
 ) -> Option<Epilogue> {
     let fits = |epilogue: &&Epilogue| **epilogue == Epilogue::None || args.bias.0.is_multiple_of(16);
+    let mut reason = String::new();
     for &epilogue in epilogues.iter().filter(fits) {
-        if let Some(plan) = product(stream, MatmulSpec { epilogue, ..spec }) {
-            plan.run(stream, args);
-            return Some(epilogue);
+        match product(stream, MatmulSpec { epilogue, ..spec }) {
+            Ok(plan) => {
+                plan.run(stream, args);
+                return Some(epilogue);
+            }
+            Err(error) => reason = error.to_string(),
         }
     }
     let MatmulSpec { m, n, k, .. } = spec;
-    let what = format!("a product of {m} × {k} and {k} × {n}");
-    stream.fail(DeviceError::Misuse { what, reason: "cuBLASLt has no algorithm for it".to_owned() });
+    stream.fail(DeviceError::Misuse { what: format!("a product of {m} × {k} and {k} × {n}"), reason });
     None
 }
 
@@ -80,7 +83,7 @@ fn bias<'a>(args: &'a ForwardArgs<'_>) -> &'a Mat {
 /// Whether [`forward`] leaves a mask where it is given room for one.
 pub fn keeps_mask(stream: &Stream, args: &ForwardArgs<'_>) -> bool {
     let relu = args.activation == Activation::Relu && args.x.rows() > 0;
-    relu && product(stream.cuda_body(), forward_spec(args, Epilogue::ReluAuxBias)).is_some()
+    relu && product(stream.cuda_body(), forward_spec(args, Epilogue::ReluAuxBias)).is_ok()
 }
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
