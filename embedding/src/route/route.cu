@@ -33,6 +33,7 @@ __device__ __forceinline__ u32 sample_of(const u32* offsets, u32 num_samples, u3
 
 // One tile a block: checks ids, writes their keys, and counts the first digit of the sort.
 extern "C" __global__ void __launch_bounds__(BLOCK) route_keys(const KeysArgs a) {
+  __shared__ u32 histogram[DIGITS];
   const Staged* staged = reinterpret_cast<const Staged*>(a.staged);
   const u32 num_samples = staged->num_samples;
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
@@ -61,7 +62,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) route_keys(const KeysArgs a)
     // The keys just written are the block's own.
     __syncthreads();
     const u32* keys = a.keys + base;
-    count_digits(len, a.counts + static_cast<u64>(tile) * DIGITS, [&](u32 i) { return keys[i] & a.mask; });
+    u32* counts = a.counts + static_cast<u64>(tile) * DIGITS;
+    count_digits(histogram, len, counts, [&](u32 i) { return keys[i] & a.mask; });
   }
 }
 

@@ -35,10 +35,9 @@ __device__ __forceinline__ u32 tile_len(u32 tile, const Table& table, u32 num_en
   return num_entries <= first ? 0 : (num_entries - first < TILE ? num_entries - first : TILE);
 }
 
-// Counts the digits that `digit_of(i)` gives for i < len. Thread d keeps and writes the count of digit d.
+// Counts the digits that `digit_of(i)` gives for i < len. Thread d keeps and writes the count of digit d; `histogram` is shared.
 template <typename DigitOf>
-static __device__ __forceinline__ void count_digits(u32 len, u32* counts, DigitOf digit_of) {
-  __shared__ u32 histogram[DIGITS];
+__device__ __forceinline__ void count_digits(u32* histogram, u32 len, u32* counts, DigitOf digit_of) {
   histogram[threadIdx.x] = 0;
   __syncthreads();
   for (u32 i = threadIdx.x; i < len; i += BLOCK) {
@@ -49,11 +48,12 @@ static __device__ __forceinline__ void count_digits(u32 len, u32* counts, DigitO
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) sort_count(const SortArgs a) {
+  __shared__ u32 histogram[DIGITS];
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
     const u32 index = a.tile_tables[tile];
     const u32 len = tile_len(tile, a.tables[index], a.num_entries[index * a.stride]);
     const u32* keys = a.keys_in + static_cast<u64>(tile) * TILE;
-    count_digits(len, a.counts + static_cast<u64>(tile) * DIGITS,
+    count_digits(histogram, len, a.counts + static_cast<u64>(tile) * DIGITS,
                  [&](u32 i) { return keys[i] >> a.shift & a.mask; });
   }
 }
