@@ -305,14 +305,21 @@ void wait_until(Hold& hold, const std::function<bool()>& condition) {
   Driver& d = driver();
   double since = now_ms();
   uint64_t seen = d.moved;
+  // A poll may wait for another process, which cannot notify: it is asked often at first.
+  constexpr long kFirstPause = 50, kLastPause = 20000;
+  long pause_us = kFirstPause;
   while (!condition()) {
-    if (step(hold)) continue;
+    if (step(hold)) {
+      pause_us = kFirstPause;
+      continue;
+    }
     if (seen != d.moved || d.running) {
       seen = d.moved;
       since = now_ms();
     }
     if (now_ms() - since > d.settings.timeout_s * 1e3) report_standstill(d);
-    d.changed.wait_for(hold, std::chrono::milliseconds(20));
+    d.changed.wait_for(hold, std::chrono::microseconds(pause_us));
+    pause_us = std::min(2 * pause_us, kLastPause);
   }
 }
 
