@@ -32,6 +32,7 @@
 //! * [`route`], [`lookup`], [`update`]: the ops, one folder each; its `mod.rs` states formula, shapes and errors.
 //! * [`table`]: [`TableSpec`], and the trait [`EmbeddingTable`] that the author of a table writes;
 //!   [`tables`]: ours; [`registry`]: kinds by name; [`testing`]: the suite that any table must pass.
+//! * [`cuda`]: the same on a CUDA device; what the author of a table writes for one, [`cuda::CudaTable`], and the list of kernels.
 //! * [`init`]: initial values, a function of seed, table and row; [`checkpoint`]: rows on their way to files.
 //! * [`oracle`]: the slow, obvious version of all of it, all ranks in one object.
 //!

@@ -177,7 +177,11 @@ impl EmbeddingSet {
             return Self::memory_with_registry(registry, specs, options, routes);
         };
         check_on_cuda(registry, specs)?;
-        let work_bytes = CudaSet::work_bytes(specs, options.max_samples, options.max_ids, routes);
+        let mut work_bytes = CudaSet::work_bytes(specs, options.max_samples, options.max_ids, routes);
+        for (spec, ids) in specs.iter().zip(options.max_ids) {
+            // Of tables that hide their rows: the staging matrix.
+            work_bytes += if registry.kind(spec)?.shows_rows() { 0 } else { (ids * spec.dim * 4) as u64 };
+        }
         let tables = specs.iter().map(|spec| Ok(registry.kind(spec)?.memory(spec, &options.optimizer)));
         let needs: MemoryNeeds = tables.sum::<Result<_>>()?;
         Ok([needs, MemoryNeeds { work_bytes, ..MemoryNeeds::default() }].into_iter().sum())
