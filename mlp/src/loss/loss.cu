@@ -92,8 +92,24 @@ inline __device__ void store_sum(float *sums, double sum) {
     sums[1] = finite ? (float)(sum - (double)rounded) : 0.0f;
 }
 
+// The sum of the threads' numbers, in a fixed tree; for thread 0.
+inline __device__ double sum_of_block(double *sums, double mine) {
+    // An earlier call's sum has been read.
+    __syncthreads();
+    sums[threadIdx.x] = mine;
+    for (u32 distance = THREADS / 2; distance > 0; distance /= 2) {
+        // What a thread adds, another has stored.
+        __syncthreads();
+        if (threadIdx.x < distance) {
+            sums[threadIdx.x] += sums[threadIdx.x + distance];
+        }
+    }
+    return threadIdx.x == 0 ? sums[0] : 0.0;
+}
+
 // Gradients, and the sums of parts.
 extern "C" __global__ void __launch_bounds__(THREADS) loss_parts(const LossKernelArgs a) {
+    __shared__ double sums[THREADS];
     for (u64 item = blockIdx.x; item < a.blocks * a.max_parts; item += gridDim.x) {
         const Block block = block_at(a, item / a.max_parts);
         const u64 part = item % a.max_parts;
@@ -107,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) loss_parts(const LossKerne
             sum += each.loss;
             a.d_logits[sample * a.d_logits_stride] = (float)(each.gradient * (double)a.scale);
         }
-        sum = block_sum(sum);
+        sum = sum_of_block(sums, sum);
         if (threadIdx.x == 0 && a.max_parts == 1) {
             store_sum(a.sums + item * a.sums_stride, sum);
         } else if (threadIdx.x == 0) {
@@ -118,13 +134,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) loss_parts(const LossKerne
 
 // Adds up the parts of each block.
 extern "C" __global__ void __launch_bounds__(THREADS) loss_blocks(const LossKernelArgs a) {
+    __shared__ double sums[THREADS];
     for (u64 index = blockIdx.x; index < a.blocks; index += gridDim.x) {
         const Block block = block_at(a, index);
         double sum = 0.0;
         for (u64 part = threadIdx.x; part < block.parts; part += THREADS) {
             sum += a.parts[index * a.max_parts + part];
         }
-        sum = block_sum(sum);
+        sum = sum_of_block(sums, sum);
         if (threadIdx.x == 0) {
             store_sum(a.sums + index * a.sums_stride, sum);
         }

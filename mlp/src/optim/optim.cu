@@ -30,7 +30,23 @@ struct NormArgs {
     u64 quads;
 };
 
+// The sum of the threads' numbers, in a fixed tree; for thread 0.
+inline __device__ double sum_of_block(double *sums, double mine) {
+    // An earlier call's sum has been read.
+    __syncthreads();
+    sums[threadIdx.x] = mine;
+    for (u32 distance = THREADS / 2; distance > 0; distance /= 2) {
+        // What a thread adds, another has stored.
+        __syncthreads();
+        if (threadIdx.x < distance) {
+            sums[threadIdx.x] += sums[threadIdx.x + distance];
+        }
+    }
+    return threadIdx.x == 0 ? sums[0] : 0.0;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) norm_parts(const NormArgs a) {
+    __shared__ double sums[THREADS];
     const float4 *gradients = reinterpret_cast<const float4 *>(a.gradients);
     for (u32 part = blockIdx.x; part < NORM_PARTS; part += gridDim.x) {
         const u64 end = a.quads * (part + 1) / NORM_PARTS;
@@ -39,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_parts(const NormArgs 
             const float4 g = gradients[i];
             sum += ((double)g.x * g.x + (double)g.y * g.y) + ((double)g.z * g.z + (double)g.w * g.w);
         }
-        sum = block_sum(sum);
+        sum = sum_of_block(sums, sum);
         if (threadIdx.x == 0) {
             a.sums[part] = sum;
         }
@@ -48,7 +64,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_parts(const NormArgs 
 
 // One block.
 extern "C" __global__ void __launch_bounds__(THREADS) norm_total(const NormArgs a) {
-    const double sum = block_sum(threadIdx.x < NORM_PARTS ? a.sums[threadIdx.x] : 0.0);
+    __shared__ double sums[THREADS];
+    const double sum = sum_of_block(sums, threadIdx.x < NORM_PARTS ? a.sums[threadIdx.x] : 0.0);
     if (threadIdx.x == 0) {
         a.sums[0] = sum;
     }
