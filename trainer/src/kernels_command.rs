@@ -259,7 +259,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), before);
         let rooms: Vec<&str> = names.iter().filter_map(|(source, _)| source.split('/').next()).collect();
-        assert!(["mlp", "embedding"].iter().all(|room| rooms.contains(room)), "{rooms:?}");
+        assert!(["mlp", "embedding", "comm"].iter().all(|room| rooms.contains(room)), "{rooms:?}");
         let tiny = ModelArguments { preset: vec!["tiny".to_owned()], ..ModelArguments::default() };
         assert!(builds(&tiny).unwrap().len() <= before);
         let every = ModelArguments { every_instance: true, ..ModelArguments::default() };
