@@ -47,6 +47,8 @@ pub(super) struct Sizes {
     pub(super) ranks: usize,
     /// Blocks of all ranks.
     pub(super) sum_blocks: usize,
+    /// Element type of what the dense network and the interaction hand each other.
+    pub(super) between: DType,
 }
 
 impl Sizes {
@@ -67,6 +69,7 @@ impl Sizes {
             top_in: plan::top_input_width(config),
             ranks,
             sum_blocks,
+            between: super::compute(config.train.precision).dtype(),
         }
     }
 
@@ -82,14 +85,18 @@ impl Sizes {
         (inside, across): (usize, usize),
     ) -> SlotIds {
         let leading = self.add_leading(plans, tables);
-        let mut matrix = |name: &str, rows, cols| plans.activations.matrix(name, DType::F32, rows, cols);
+        let mut typed = |name: &str, dtype, rows, cols| plans.activations.matrix(name, dtype, rows, cols);
         let width = self.tables * self.dim;
         // Rows of the interaction start at cache lines.
         let top_in = self.top_in.next_multiple_of(16);
+        let bottom_out =
+            ["bottom_out", "d_bottom_out"].map(|name| typed(name, self.between, self.micro, self.dim));
+        let top_in = ["top_in", "d_top_in"].map(|name| typed(name, self.between, self.micro, top_in));
+        let mut matrix = |name: &str, rows, cols| typed(name, DType::F32, rows, cols);
         SlotIds {
+            bottom_out,
+            top_in,
             vectors: [matrix("vectors", self.largest, width), matrix("d_vectors", self.step, width)],
-            bottom_out: ["bottom_out", "d_bottom_out"].map(|name| matrix(name, self.micro, self.dim)),
-            top_in: ["top_in", "d_top_in"].map(|name| matrix(name, self.micro, top_in)),
             logits: [matrix("logits", self.largest, 1), matrix("d_logits", self.step, 1)],
             all_logits: matrix(
                 "all_logits",
