@@ -248,6 +248,8 @@ fn document(
         "batch": arguments.batch_size,
         "dtype": config.train.precision,
         "threads": arguments.threads,
+        // Its own name: the software device says that it is none. The peaks below are the processor's.
+        "device": device_name(config),
         "ranks": arguments.ranks,
         "schedule": config.run.schedule,
         "optimizer": config.optimizer.sparse.name,
@@ -269,19 +271,32 @@ fn document(
     })
 }
 
+/// What the CUDA device calls itself, where training runs on one.
+fn device_name(config: &Config) -> Option<String> {
+    let device = Machine::detect_with(config.run.device).ok()?.device;
+    device.map(|device| device.name)
+}
+
 fn text(document: &Value, trainer: &SteadyTrainer) -> String {
     let number = |key: &str| document[key].as_f64().unwrap_or(f64::NAN);
     let mut text = format!(
-        "{} batch {} f32, {} thread(s): {:.0} samples/s (best {:.0}), {:.3} ms a step, {:.0} % of {:.0} GFLOP/s\n",
+        "{} batch {} {}, {}: {:.0} samples/s (best {:.0}), {:.3} ms a step",
         document["config"].as_str().unwrap_or_default(),
         document["batch"],
-        document["threads"],
+        document["dtype"].as_str().unwrap_or_default(),
+        match document["device"].as_str() {
+            Some(device) => device.to_owned(),
+            None => format!("{} thread(s)", document["threads"]),
+        },
         number("samples_per_s"),
         number("best"),
         number("ms_per_iter"),
-        100.0 * number("share_of_peak"),
-        number("peak_gflops"),
     );
+    if document["device"].is_null() {
+        let (share, peak) = (100.0 * number("share_of_peak"), number("peak_gflops"));
+        text += &format!(", {share:.0} % of {peak:.0} GFLOP/s");
+    }
+    text.push('\n');
     if number("foreign") >= 0.1 {
         text += &format!("others used {:.1} cores meanwhile: repeat on a quiet machine\n", number("foreign"));
     }
