@@ -64,7 +64,7 @@ impl PeerCollectives {
     /// Whether all ranks are threads of this process, with devices of their own that can use each other's memory: the same
     /// answer on all ranks.
     pub(super) fn is_possible(communicator: &Communicator, cuda: &CudaStream) -> Result<bool> {
-        let own = [u64::from(std::process::id()), u64::from(cuda.device().ordinal())];
+        let own = [world::process()?, u64::from(cuda.device().ordinal())];
         let mut all = vec![0_u64; 2 * communicator.num_ranks()];
         communicator.all_gather(&own, &mut all)?;
         let topology = communicator.topology();

@@ -39,6 +39,21 @@ struct State {
 /// Worlds whose ranks are still coming together: threads of one process have no other way to hand each other memory.
 static COMING: Mutex<Vec<Weak<World>>> = Mutex::new(Vec::new());
 
+/// A number that no other process has: process ids are the same in containers of one machine.
+pub(super) fn process() -> Result<u64> {
+    static DRAWN: Mutex<Option<u64>> = Mutex::new(None);
+    let mut drawn = lock(&DRAWN);
+    if let Some(number) = *drawn {
+        return Ok(number);
+    }
+    let mut bytes = [0_u8; 8];
+    getrandom::fill(&mut bytes).map_err(|error| CommError::System {
+        what: "drawing a random number".to_owned(),
+        reason: error.to_string(),
+    })?;
+    Ok(*drawn.insert(u64::from_ne_bytes(bytes)))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -149,6 +164,12 @@ mod tests {
         });
         drop(world);
         assert!(World::join(id).is_none());
+    }
+
+    #[test]
+    fn a_process_has_one_number() {
+        assert_eq!(process(), process());
+        assert!(process().is_ok());
     }
 
     #[test]
