@@ -349,7 +349,7 @@ API cuCtxSynchronize(void) {
   for (Capture* c : d.captures)
     if (c->origin->device == &device && (c->mode == 0 || c->thread == this_thread())) return invalidate(*c, kCaptureUnsupported);
   wait_until(hold, [&] { return idle(device); });
-  IF_TSAN(for (Stream* s : d.streams) if (s->device == &device) __tsan_acquire(&s->order);)
+  IF_TSAN(__tsan_acquire(&device.order);)  // of streams, too, that are no more
   return device.sticky;
 }
 API cuProfilerStart(void) {

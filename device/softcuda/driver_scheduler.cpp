@@ -154,6 +154,7 @@ class AsLane {
     if (work_.poll) __tsan_release(&polls);
     if (work_.record) __tsan_release(&work_.record->order);
     forget_stack();
+    __tsan_release(&stream_.device->order);
     __tsan_release(node_ == kWhole ? &stream_.order : &stream_.queue.front().graph->order[node_]);
     __tsan_switch_to_fiber(host_, kTsanNoSync);
   }

@@ -42,6 +42,7 @@ struct Device {
   std::string sticky_reason;
   bool busy = false;            // an operation of this device runs
   int retained = 0;
+  char order = 0;               // ThreadSanitizer's token of all work so far
   std::set<int> peers;          // devices whose memory it may access
   std::unique_ptr<Emulator> emulator;
 };

@@ -273,7 +273,7 @@ API cuStreamWriteValue32_v2(void* handle, Address to, unsigned value, unsigned) 
   if (!find_allocation(to, 4)) return kInvalidValue;
   Work work;
   work.name = "write value";
-  work.run = [=](Emulator&) {
+  work.poll = [=](void*) {  // at once; a poll, since polls see what came before each other
     __atomic_store_n(reinterpret_cast<unsigned*>(to), value, __ATOMIC_RELEASE);
     return 0;
   };
