@@ -60,10 +60,7 @@ struct Watched {
     package: &'static str,
     program: &'static str,
     filters: &'static [&'static str],
-    sanitizers: &'static [Sanitizer],
 }
-
-const BOTH: &[Sanitizer] = &[Sanitizer::Address, Sanitizer::Thread];
 
 /// Small tests of each kind of kernel: every instance costs a compilation by g++ with the sanitizer.
 const WATCHED: &[Watched] = &[
@@ -76,21 +73,9 @@ const WATCHED: &[Watched] = &[
             "linear::tests::cuda_tests::agrees",
             "loss::tests::cuda_tests::agrees",
         ],
-        sanitizers: BOTH,
     },
-    Watched {
-        package: "headlong-embedding",
-        program: "cuda_alone",
-        filters: &["hot_rows_add_up"],
-        sanitizers: BOTH,
-    },
-    // ThreadSanitizer does not know of order by words that streams wait for.
-    Watched {
-        package: "headlong-comm",
-        program: "device_cuda",
-        filters: &["memory_at_odd_addresses"],
-        sanitizers: &[Sanitizer::Address],
-    },
+    Watched { package: "headlong-embedding", program: "cuda_alone", filters: &["hot_rows_add_up"] },
+    Watched { package: "headlong-comm", program: "device_cuda", filters: &["memory_at_odd_addresses"] },
 ];
 
 /// Tests of kernels with every access watched: addresses and undefined behaviour, then races.
@@ -102,12 +87,12 @@ pub fn sanitizers(workshop: &Workshop) -> Result<Outcome> {
     packages.dedup();
     let programs = test_programs::build(&workshop.root, &packages)?;
     let (mut failed, mut ran) = (Vec::new(), 0);
-    for &sanitizer in BOTH {
+    for sanitizer in [Sanitizer::Address, Sanitizer::Thread] {
         let device = match softcuda::build(&workshop.root, &workshop.target(), sanitizer)? {
             Had::Here(device) => device,
             Had::Not(reason) => return Ok(Outcome::Skipped(reason)),
         };
-        for watched in WATCHED.iter().filter(|watched| watched.sanitizers.contains(&sanitizer)) {
+        for watched in WATCHED {
             let Some(program) = programs.iter().find(|program| program.name == watched.program) else {
                 failed.push(format!("{} is absent", watched.program));
                 continue;
