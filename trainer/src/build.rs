@@ -361,13 +361,14 @@ impl Model {
         Ok(sum / num_samples_of_all as f64)
     }
 
-    /// Whether every batch of a call over slot `slot` is full, so that its sizes are always the same.
+    /// Whether every batch of a call over slot `slot` is full and has the ids that were planned for, so that all sizes are always the
+    /// same. Each rank knows that of its own share: what a rank replays and another one runs is the same work.
     pub(crate) fn is_full(&self, call: &Call<'_>, slot: usize) -> bool {
-        if slot == Self::EVALUATION_SLOT {
-            return call.num_samples_of_all == self.config.eval.batch_size;
-        }
-        let full = self.config.train.batch_size * self.config.train.accumulate;
-        call.num_samples_of_all == full && call.next.is_some_and(|next| next.num_samples_of_all() == full)
+        let (train, eval) = (&self.config.train, &self.config.eval);
+        let is_evaluation = slot == Self::EVALUATION_SLOT;
+        let full = if is_evaluation { eval.batch_size } else { train.batch_size * train.accumulate };
+        let is_usual = |slot: &BatchSlot| slot.num_samples_of_all() == full && slot.route().is_as_planned();
+        is_usual(call.now) && (is_evaluation || call.next.is_some_and(is_usual))
     }
 
     /// The first `num_samples` logits of the last prediction, of all ranks, brought to the host.

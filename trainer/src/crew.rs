@@ -114,6 +114,7 @@ fn stream_of(config: &Config, communicator: &Communicator, threads: usize) -> Re
         ));
     }
     headlong_device::cuda::set_kernel_dir(config.run.kernels.clone());
+    headlong_device::cuda::blas::set_algorithm_file(config.run.algorithms.clone());
     let device = CudaDevice::open(local as u32).map_err(unusable)?;
     let pool = Arc::new(Pool::new(threads));
     let stream = |high| Stream::cuda_with_priority(&device, Arc::clone(&pool), high).map_err(unusable);

@@ -20,6 +20,7 @@ const ROWS: [u64; 4] = [5, 40, 1, 900];
 const DENSE: usize = 13;
 const SAMPLES: usize = 24;
 const STEPS: u64 = 12;
+const MOST_IDS: usize = 3;
 
 fn config(device: DeviceChoice, schedule: ScheduleChoice, optimizer: &str, accumulate: usize) -> Config {
     let mut config = Config::default();
@@ -29,7 +30,7 @@ fn config(device: DeviceChoice, schedule: ScheduleChoice, optimizer: &str, accum
     config.data.num_dense = DENSE;
     config.data.num_sparse = ROWS.len();
     config.tables.rows = headlong::config::TableRows::List(ROWS.to_vec());
-    config.tables.max_ids_per_sample = 3;
+    config.tables.max_ids_per_sample = MOST_IDS;
     (config.train.batch_size, config.train.accumulate) = (SAMPLES / accumulate, accumulate);
     config.eval.batch_size = SAMPLES;
     (config.run.device, config.run.schedule) = (device, schedule);
@@ -67,6 +68,38 @@ fn batch(number: u64, samples: usize) -> Batch {
         sparse,
         ..Batch::default()
     }
+}
+
+/// Tables planned for one id a sample, and a few batches in which ids are missing: these run eagerly, between replays.
+#[test]
+fn batches_that_were_not_planned_for_change_no_bit() {
+    if device().is_none() {
+        return;
+    }
+    let of = |schedule| {
+        let mut config = config(DeviceChoice::Cuda, schedule, "sgd", 1);
+        config.tables.max_ids_per_sample = 1;
+        config.validate().unwrap();
+        let crew = Crew::build(&config, &ROWS, CrewOptions::new(2, &Registry::default())).unwrap();
+        let at = |number: u64| {
+            let mut batch = batch(number, SAMPLES);
+            for (bags, rows) in batch.sparse.iter_mut().zip(ROWS) {
+                let is_there = |sample: &u64| number % 5 != 3 || sample % 4 != 1;
+                let ids = (0..SAMPLES as u64).filter(is_there);
+                bags.values = ids.map(|sample| (sample * number) % rows).collect();
+                let count = |end| (0..end).filter(is_there).count() as u32;
+                bags.offsets = (0..=SAMPLES as u64).map(count).collect();
+            }
+            batch
+        };
+        crew.prime(&at(0)).unwrap();
+        for number in 1..=20 {
+            crew.enqueue(StepRates { number, dense: 0.05, sparse: 0.1 }, Some(&at(number))).unwrap();
+        }
+        crew.settle().unwrap();
+        weights_digest(&crew).unwrap()
+    };
+    assert_eq!(of(ScheduleChoice::Serial), of(ScheduleChoice::Captured));
 }
 
 /// One table replicated, one with one owner, the others split.

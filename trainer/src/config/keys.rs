@@ -83,6 +83,7 @@ keys! {
     "checkpoint.keep_best": "whether the checkpoint of the best evaluation is kept besides",
     "run.device": "\"auto\", \"cpu\" or \"cuda\"",
     "run.kernels": "folder of compiled CUDA kernels; unset: they are compiled when first used, and kept",
+    "run.algorithms": "file of measured algorithms for matrix products on a CUDA device; unset: the library's first proposal",
     "run.threads": "threads of this process over all its ranks; unset: one per core; changes no result",
     "run.ranks": "data-parallel ranks",
     "run.eval_ranks": "ranks that evaluate; unset: all",

@@ -286,6 +286,7 @@ mod tests {
             self.eval.target_auc = Some(0.8);
             self.checkpoint.dir = Some("c".into());
             self.run.kernels = Some("k".into());
+            self.run.algorithms = Some("a".into());
             self.run.threads = Some(1);
             self.run.eval_ranks = Some(1);
             let settings = super::super::OptimizerSettings {

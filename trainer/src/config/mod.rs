@@ -433,6 +433,10 @@ pub struct RunConfig {
     /// Folder of compiled CUDA kernels. Unset: kernels are compiled when they are first used, and kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernels: Option<PathBuf>,
+    /// File of algorithms for matrix products on a CUDA device: those that are not in it are searched when a product is first needed,
+    /// and kept. Unset: the library's first proposal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub algorithms: Option<PathBuf>,
     /// Threads of this process, over all its ranks. Unset: one per core. It never changes a result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
@@ -456,6 +460,7 @@ impl Default for RunConfig {
         Self {
             device: DeviceChoice::Auto,
             kernels: None,
+            algorithms: None,
             threads: None,
             ranks: 1,
             eval_ranks: None,
