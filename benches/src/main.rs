@@ -22,7 +22,7 @@ struct Arguments {
     /// Run everything once on tiny data: it works, the numbers mean nothing.
     #[arg(long)]
     smoke: bool,
-    /// Run the benchmarks whose name contains this: parse, lookup, update, interaction, linear, iteration, hybrid_bytes.
+    /// Run the benchmarks whose name contains this: parse, lookup, update, cuda_embedding, interaction, linear, iteration, hybrid_bytes.
     #[arg(long, default_value = "")]
     only: String,
     /// Threads.

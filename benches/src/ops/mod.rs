@@ -1,5 +1,6 @@
 //! One file an op.
 
+mod cuda_embedding;
 mod embedding;
 mod interaction;
 mod iteration;
@@ -15,6 +16,7 @@ use crate::harness::Harness;
 pub fn run_all(harness: &mut Harness) -> anyhow::Result<()> {
     parse::run(harness)?;
     embedding::run(harness)?;
+    cuda_embedding::run(harness)?;
     interaction::run(harness)?;
     linear::run(harness)?;
     iteration::run(harness)

@@ -139,8 +139,8 @@ impl Model {
             slot.stage(self.copies_dense())?;
         }
         let rates = lock(&call.now.staging().rates);
-        rates.put(0, &words(DeviceStep::new(&call.dense_step, &self.dense_optimizer)));
-        rates.put(RATES_BYTES, &words(DeviceStep::new(&call.sparse_step, self.tables.optimizer())));
+        rates.put(0, &DeviceStep::new(&call.dense_step, &self.dense_optimizer).words());
+        rates.put(RATES_BYTES, &DeviceStep::new(&call.sparse_step, self.tables.optimizer()).words());
         Ok(())
     }
 
@@ -203,11 +203,6 @@ impl Model {
         }
         Ok(())
     }
-}
-
-/// As it lies in memory.
-fn words(step: DeviceStep) -> [u32; 4] {
-    [step.learning_rate.to_bits(), step.number, step.rate.to_bits(), step.root.to_bits()]
 }
 
 pub(super) fn refused(source: DeviceError) -> Error {
