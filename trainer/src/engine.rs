@@ -9,7 +9,7 @@
 use crate::build::Model;
 use crate::data::failed;
 use crate::error::{Error, Result};
-use crate::lanes::Lanes;
+use crate::lanes::{Lane, Lanes};
 use crate::schedule::{Call, EVALUATION, PROLOGUE, TRAINING};
 use crate::trace::Recorder;
 use headlong_device::optimizer::Step;
@@ -98,7 +98,7 @@ impl Engine {
     /// # Errors
     /// A rank without what all of them need, or one that is gone.
     pub(crate) fn meet_devices(&mut self) -> Result<()> {
-        self.model.meet_devices(self.lanes.stream(crate::lanes::Lane::Comm))
+        self.model.meet_devices(self.lanes.stream(Lane::Comm))
     }
 
     /// The model.
@@ -135,6 +135,7 @@ impl Engine {
         let call = training_call(&self.model, self.now, Some((self.now, batch)), StepRates::NONE);
         self.model.hand_over(&call)?;
         self.lanes.walk(PROLOGUE, &self.model, &call, &mut self.recorder)?;
+        self.wait_for_prologue()?;
         self.primed = true;
         Ok(())
     }
@@ -242,7 +243,14 @@ impl Engine {
         let mut call = training_call(&self.model, self.now, None, StepRates::NONE);
         call.next = Some(&self.model.slots[self.now]);
         self.model.stage_again(&self.model.slots[self.now])?;
-        self.lanes.walk(PROLOGUE, &self.model, &call, &mut self.recorder)
+        self.lanes.walk(PROLOGUE, &self.model, &call, &mut self.recorder)?;
+        self.wait_for_prologue()
+    }
+
+    /// The second step writes where the prologue's copies read, and would only wait for the step before the first.
+    fn wait_for_prologue(&self) -> Result<()> {
+        let waited = self.lanes.stream(Lane::Dense).synchronize();
+        waited.map_err(|error| failed("the first batch was not brought to the device", error))
     }
 
     /// What this rank has sent so far.
@@ -252,7 +260,7 @@ impl Engine {
 
     /// Makes everything that is derived from weights again; call it after weights were written from outside.
     pub fn weights_changed(&self) {
-        self.model.refresh(self.lanes.stream(crate::lanes::Lane::Dense));
+        self.model.refresh(self.lanes.stream(Lane::Dense));
     }
 
     /// Where the stream of batches stands behind the batch of now.
