@@ -13,6 +13,9 @@ use crate::process;
 /// Orders in which the software device runs what may run in any order.
 const SEEDS: [&str; 3] = ["1", "2", "3"];
 
+/// Test programs that run in each of these orders: a forgotten wait shows in some.
+const ORDERED: [&str; 3] = ["conformance", "cuda", "cuda_tables"];
+
 /// Builds the software device for the steps behind.
 pub fn softcuda(workshop: &Workshop) -> Result<Outcome> {
     Ok(match softcuda::build(&workshop.root, &workshop.target(), Sanitizer::None)? {
@@ -31,27 +34,30 @@ pub fn kernels(workshop: &Workshop) -> Result<Outcome> {
     })
 }
 
-/// The file that pins what the software device and a GPU have in common, in several orders.
-pub fn conformance(workshop: &Workshop) -> Result<Outcome> {
+/// The file that pins what the software device and a GPU have in common, and whole iterations, in several orders.
+pub fn orders(workshop: &Workshop) -> Result<Outcome> {
     let Had::Here(device) = softcuda::build(&workshop.root, &workshop.target(), Sanitizer::None)? else {
         return Ok(Outcome::Skipped("softcuda cannot be built".into()));
     };
-    let programs = test_programs::build(&workshop.root, &["headlong-device"])?;
-    let Some(program) = programs.iter().find(|program| program.name == "conformance") else {
-        return Ok(Outcome::Failed("device/tests/conformance.rs is absent".into()));
-    };
+    let programs = test_programs::build(&workshop.root, &["headlong-device", "headlong"])?;
     let mut failed = Vec::new();
-    for seed in SEEDS {
-        let mut command = process::command(&program.path, &["--quiet"], &program.folder);
-        command.env("HEADLONG_CUDA_LIBS", &device).env("SOFTCUDA_DEVICES", softcuda::DEVICES);
-        command.env("XDG_CACHE_HOME", workshop.scratch().join("cache")).env("SOFTCUDA_SEED", seed);
-        if !process::show(command)? {
-            failed.push(seed);
+    for name in ORDERED {
+        let Some(program) = programs.iter().find(|program| program.name == name) else {
+            failed.push(format!("the test program {name} is absent"));
+            continue;
+        };
+        for seed in SEEDS {
+            let mut command = process::command(&program.path, &["--quiet"], &program.folder);
+            command.env("HEADLONG_CUDA_LIBS", &device).env("SOFTCUDA_DEVICES", softcuda::DEVICES);
+            command.env("XDG_CACHE_HOME", workshop.scratch().join("cache")).env("SOFTCUDA_SEED", seed);
+            if !process::show(command)? {
+                failed.push(format!("{name} with SOFTCUDA_SEED={seed}"));
+            }
         }
     }
     Ok(match failed.is_empty() {
-        true => Outcome::Passed(format!("{} seeds", SEEDS.len())),
-        false => Outcome::Failed(format!("SOFTCUDA_SEED={}", failed.join(", "))),
+        true => Outcome::Passed(format!("{} programs, {} seeds", ORDERED.len(), SEEDS.len())),
+        false => Outcome::Failed(failed.join(", ")),
     })
 }
 

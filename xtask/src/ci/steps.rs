@@ -29,7 +29,11 @@ pub const STEPS: &[Step] = &[
     Step { name: "doctests", what: "the examples in the documentation", run: doc_tests },
     Step { name: "docs", what: "the documentation builds, warnings denied", run: docs },
     Step { name: "examples", what: "every example of the trainer runs", run: examples },
-    Step { name: "conformance", what: "CUDA's rules, in several orders", run: device_steps::conformance },
+    Step {
+        name: "orders",
+        what: "CUDA's rules and whole steps, in several orders",
+        run: device_steps::orders,
+    },
     Step {
         name: "kernels",
         what: "kernels compile for GPUs: no warnings, no spills",
