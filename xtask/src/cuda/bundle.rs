@@ -35,12 +35,11 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
     for part in ["tests", "kernels"] {
         fs::create_dir_all(folder.join(part)).with_context(|| folder.display().to_string())?;
     }
-    ensure!(
-        process::show(cargo(&["build", "--release", "--quiet", "-p", "headlong"], root))?,
-        "the program does not build"
-    );
-    let program = target.join("release/headlong");
-    copy_stripped(&program, &folder.join("headlong"))?;
+    let build = ["build", "--release", "--quiet", "-p", "headlong", "-p", "headlong-benches"];
+    ensure!(process::show(cargo(&build, root))?, "the programs do not build");
+    for program in ["headlong", "headlong-benches"] {
+        copy_stripped(&target.join("release").join(program), &folder.join(program))?;
+    }
     for test in programs_with_cuda(test_programs::build(root, PACKAGES)?)? {
         copy_stripped(&test.path, &folder.join("tests").join(file_name(&test)))?;
     }

@@ -37,6 +37,11 @@ tests() {
     done
 }
 
+# The tests of a program that are about CUDA: all where its name says so, else those that do.
+filter() {
+    case "$(basename "$1")" in *cuda*) ;; *) echo cuda ;; esac
+}
+
 for stage in $stages; do
     : >"$out/$stage.log"
     case $stage in
@@ -48,7 +53,8 @@ for stage in $stages; do
         [ -x "$here/tests/device-conformance" ] && run conformance 300 "$here/tests/device-conformance" --test-threads 1
         ;;
     ops)
-        for program in $(tests); do run ops 600 "$program" cuda --test-threads 1; done
+        # shellcheck disable=SC2046 # no word where all tests are meant
+        for program in $(tests); do run ops 600 "$program" $(filter "$program") --test-threads 1; done
         ;;
     equality)
         # Serial, overlapped and captured runs have the same weights, bit for bit.
@@ -64,7 +70,8 @@ for stage in $stages; do
         ;;
     replays)
         # Steps of a small batch take well under a millisecond: a minute is 100,000 replays and more.
-        run replays 600 "$here/headlong" bench iteration --device cuda --schedule captured --batch-size 512 --seconds 60
+        run replays 600 "$here/headlong" bench iteration --device cuda --shape C2 --row-cap 100000 \
+            --schedule captured --batch-size 512 --seconds 60
         ;;
     sanitizers)
         tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
@@ -74,11 +81,13 @@ for stage in $stages; do
         fi
         for check in memcheck racecheck initcheck synccheck; do
             for program in $(tests); do
-                run sanitizers 600 "$tool" --tool $check --error-exitcode 9 "$program" cuda --test-threads 1
+                # shellcheck disable=SC2046 # no word where all tests are meant
+                run sanitizers 600 "$tool" --tool $check --error-exitcode 9 "$program" $(filter "$program") --test-threads 1
             done
         done
         ;;
     benches)
+        run benches 300 "$here/headlong-benches" --only cuda_embedding --seconds 10
         for batch in 512 6912 65536; do
             for schedule in serial overlapped captured; do
                 run benches 300 "$here/headlong" bench iteration --device cuda --shape C1 --row-cap fit --dtype bf16 \
