@@ -186,15 +186,16 @@ impl Engine {
         if self.model.runs_ahead() { Ok(()) } else { self.complete_oldest() }
     }
 
-    /// Waits for all steps that are on their way.
+    /// Waits for all steps that are on their way, and asks the device for what it has flagged meanwhile.
     ///
     /// # Errors
-    /// A loss that is no number, a device that has failed.
+    /// A loss that is no number, a device that has failed, more rows for one owner than a slot was planned for (names the table).
     pub fn settle(&mut self) -> Result<()> {
         while !self.pending.is_empty() {
             self.complete_oldest()?;
         }
-        Ok(())
+        let flagged = self.model.tables.check_flags();
+        flagged.map_err(|error| failed("a batch does not fit what was planned for the device", error))
     }
 
     /// Hands the losses of steps that have ended to `take`, oldest first, each once.

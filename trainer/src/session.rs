@@ -354,6 +354,7 @@ impl Session {
     /// # Errors
     /// None on the CPU.
     pub fn weights_digest(&self) -> Result<String> {
+        self.settle()?;
         crate::digest::weights_digest(&self.crew).map_err(|error| failed("the weights cannot be read", error))
     }
 

@@ -102,6 +102,36 @@ fn batches_that_were_not_planned_for_change_no_bit() {
     assert_eq!(of(ScheduleChoice::Serial), of(ScheduleChoice::Captured));
 }
 
+/// What a kernel flags reaches the user: counts stay on the devices, so nobody can refuse the batch before it runs.
+#[test]
+fn more_rows_for_one_owner_than_a_slot_holds_end_the_run_with_the_tables_name() {
+    if device().is_none() || CudaDevice::count().unwrap() < 4 {
+        println!("skipped, because there are no four devices");
+        return;
+    }
+    const SAMPLES: usize = 800;
+    let rows = [100_000];
+    let mut config = config(DeviceChoice::Cuda, ScheduleChoice::Serial, "sgd", 1);
+    (config.data.num_sparse, config.tables.max_ids_per_sample) = (1, 1);
+    config.tables.rows = headlong::config::TableRows::List(rows.to_vec());
+    (config.train.batch_size, config.eval.batch_size, config.run.ranks) = (SAMPLES, SAMPLES, 4);
+    config.validate().unwrap();
+    let crew = Crew::build(&config, &rows, CrewOptions::new(4, &Registry::default())).unwrap();
+    let values = (0..SAMPLES as u64).map(|sample| sample * 4).collect();
+    let batch = Batch {
+        num_samples: SAMPLES,
+        labels: vec![0.0; SAMPLES],
+        dense: vec![0.5; SAMPLES * DENSE],
+        sparse: vec![Jagged { values, offsets: (0..=SAMPLES as u32).collect() }],
+        ..Batch::default()
+    };
+    crew.prime(&batch).unwrap();
+    let step = crew.enqueue(StepRates { number: 1, dense: 0.1, sparse: 0.1 }, Some(&batch));
+    let error = step.and_then(|()| crew.settle()).unwrap_err();
+    let text = headlong::error::chain(&error);
+    assert!(text.contains("`C1`") && text.contains("of one owner"), "{text}");
+}
+
 /// One table replicated, one with one owner, the others split.
 fn mixed(config: &Config) -> Partition {
     let last = Owner(config.run.ranks - 1);

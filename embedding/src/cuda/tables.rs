@@ -39,14 +39,6 @@ pub(crate) fn write_words(memory: &DeviceMemory, offset: usize, words: &[u32]) -
     Ok(memory.write(offset, &bytes)?)
 }
 
-/// Reads words of four bytes; the host's part.
-pub(crate) fn read_words(memory: &DeviceMemory, offset: usize, count: usize) -> Result<Vec<u32>> {
-    let mut bytes = vec![0; 4 * count];
-    memory.read(offset, &mut bytes)?;
-    let word = |bytes: &[u8]| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    Ok(bytes.chunks_exact(4).map(word).collect())
-}
-
 /// The description of a table whose rows lie in `slot`; of none where nothing of it lies here.
 pub(crate) fn describe(
     spec: &TableSpec,
@@ -99,7 +91,11 @@ impl FlagsMemory {
 
     /// Reads the flag, and lowers it. Waits for the device.
     pub(crate) fn check(&self, specs: &[TableSpec]) -> Result<()> {
-        let words = read_words(&self.0, 0, 4)?;
+        // Read whenever the host waits for steps: nothing is allocated for it.
+        let mut bytes = [0; 16];
+        self.0.read(0, &mut bytes)?;
+        let word = |index: usize| std::array::from_fn(|byte| bytes[4 * index + byte]);
+        let words: [u32; 4] = std::array::from_fn(|index| u32::from_ne_bytes(word(index)));
         if words == FINE {
             return Ok(());
         }
