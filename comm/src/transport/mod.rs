@@ -13,6 +13,7 @@
 pub mod local;
 pub mod sim;
 pub mod tcp;
+pub mod verbs;
 
 use crate::error::{CommError, Result};
 use crate::operation;

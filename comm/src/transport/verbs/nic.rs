@@ -1,0 +1,656 @@
+//! What a network card with RDMA can do, in as few words as the transport needs.
+//!
+//! A [`Provider`] lists [`Device`]s and opens one as a [`Nic`]. A card registers memory ([`Region`]), and makes completion queues
+//! ([`CompletionQueue`]), shared receive queues ([`ReceiveQueue`]) and reliable connections ([`QueuePair`]). Work requests are
+//! plain data: they name memory by address and key, and the card checks both, so that posting is safe; what is unsafe is to let
+//! a card see memory at all ([`Nic::register`]).
+//!
+//! Nothing here blocks but [`CompletionQueue::wait`], which takes a longest time.
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What goes wrong with a card.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NicError {
+    /// There are no cards to be had: no library, no kernel support.
+    #[error("no RDMA: {0}")]
+    Unavailable(String),
+    /// A call was refused.
+    #[error("{what}: {reason}")]
+    Refused {
+        /// What was tried, on which device.
+        what: String,
+        /// What the system says.
+        reason: String,
+        /// Its number for it, where it has one.
+        errno: Option<i32>,
+    },
+    /// More was posted than the queue holds: completions must be taken first.
+    #[error("{0} is full")]
+    Full(String),
+}
+
+/// A result of a card.
+pub type NicResult<T> = Result<T, NicError>;
+
+/// Cards of one kind.
+pub trait Provider: Send + Sync {
+    /// Where the cards come from, for errors: `libibverbs`, `fake`.
+    fn name(&self) -> &str;
+
+    /// All devices, in the order in which they were found.
+    ///
+    /// # Errors
+    /// [`NicError::Unavailable`] with what is missing.
+    fn devices(&self) -> NicResult<Vec<Device>>;
+
+    /// Opens a device by its name.
+    ///
+    /// # Errors
+    /// When there is none of that name, or it cannot be opened.
+    fn open(&self, device: &str) -> NicResult<Arc<dyn Nic>>;
+}
+
+/// A device as it is found, before it is opened for use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// `mlx5_0`, `rxe0`.
+    pub name: String,
+    /// Memory node it is nearest to.
+    pub numa_node: Option<u32>,
+    /// Where it sits on the bus: its directory below `/sys/devices`, links resolved. None: a device of software.
+    pub path: Option<PathBuf>,
+    /// Its ports.
+    pub ports: Vec<Port>,
+}
+
+/// One port of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// Its number, from 1.
+    pub number: u8,
+    /// Whether it carries.
+    pub state: PortState,
+    /// What it is connected to.
+    pub link: LinkLayer,
+    /// Bytes of the largest packet in use: 256, 512, 1024, 2048 or 4096.
+    pub mtu: u32,
+    /// Its local identifier, on InfiniBand; else 0.
+    pub lid: u16,
+    /// Its partition keys, by index.
+    pub partition_keys: Vec<u16>,
+    /// Its global identifiers; those that are all zero are left out.
+    pub gids: Vec<Gid>,
+}
+
+/// Whether a port carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortState {
+    /// No cable, or switched off.
+    Down,
+    /// The subnet manager has not finished with it.
+    Initialising,
+    /// It carries.
+    Active,
+    /// Anything else, by the system's number.
+    Other(u32),
+}
+
+/// What a port is connected to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// An InfiniBand fabric.
+    InfiniBand,
+    /// Ethernet: RoCE.
+    Ethernet,
+}
+
+/// One global identifier of a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gid {
+    /// Its place in the port's table.
+    pub index: u32,
+    /// The identifier, most significant byte first; an IPv4 address as `::ffff:a.b.c.d`.
+    pub bytes: [u8; 16],
+    /// How packets with it look.
+    pub kind: GidKind,
+}
+
+/// How packets with a global identifier look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GidKind {
+    /// InfiniBand's own.
+    InfiniBand,
+    /// Ethernet frames without IP: they cross no router.
+    RoceV1,
+    /// UDP.
+    RoceV2,
+}
+
+impl Gid {
+    /// As an address, for people: `10.1.2.3`, `fe80::1`.
+    pub fn address(&self) -> std::net::IpAddr {
+        let address = std::net::Ipv6Addr::from(self.bytes);
+        address.to_ipv4_mapped().map_or(address.into(), Into::into)
+    }
+
+    /// Whether it is good on one link only (`fe80::/10`, `169.254.0.0/16`).
+    pub fn is_link_local(&self) -> bool {
+        match self.address() {
+            std::net::IpAddr::V4(address) => address.is_link_local(),
+            std::net::IpAddr::V6(address) => address.is_unicast_link_local(),
+        }
+    }
+}
+
+/// What a card allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Work requests in one queue.
+    pub work_requests: u32,
+    /// Pieces of memory in one work request.
+    pub segments: u32,
+    /// Completions in one completion queue.
+    pub completions: u32,
+    /// Receives in one shared receive queue; 0: there is none to be had.
+    pub shared_receives: u32,
+    /// Reads and atomics of one queue pair on the way at the same time.
+    pub reads: u32,
+    /// Whether [`Action::FetchAdd`] and [`Action::CompareSwap`] work.
+    pub atomics: bool,
+}
+
+/// Memory to be registered.
+#[derive(Debug)]
+pub enum Memory<'a> {
+    /// Of this process.
+    Host {
+        /// Its first byte.
+        start: *mut u8,
+        /// Bytes.
+        length: usize,
+    },
+    /// Of a device whose driver has given a descriptor for it.
+    Dmabuf {
+        /// The descriptor.
+        fd: BorrowedFd<'a>,
+        /// Where in it the memory begins.
+        offset: u64,
+        /// Bytes.
+        length: usize,
+        /// The address under which work requests name its first byte: the device's own.
+        address: u64,
+    },
+}
+
+/// What may be done to registered memory, beside reading it for a send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Access {
+    /// The card may write what it has received or read.
+    pub local_write: bool,
+    /// Peers may write.
+    pub remote_write: bool,
+    /// Peers may read.
+    pub remote_read: bool,
+    /// Peers may add and swap.
+    pub remote_atomic: bool,
+    /// Writes may overtake each other on the bus. Never for memory that holds a flag.
+    pub relaxed_ordering: bool,
+}
+
+/// Registered memory. Dropped, the card forgets it.
+pub trait Region: Send + Sync {
+    /// The address of its first byte, as work requests name it.
+    fn address(&self) -> u64;
+    /// Bytes.
+    fn length(&self) -> u64;
+    /// Its key for this card.
+    fn local_key(&self) -> u32;
+    /// Its key for peers.
+    fn remote_key(&self) -> u32;
+}
+
+/// An open device.
+pub trait Nic: Send + Sync {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// What it allows.
+    fn limits(&self) -> Limits;
+
+    /// A port as it is now.
+    ///
+    /// # Errors
+    /// When there is no such port, or the device is gone.
+    fn port(&self, number: u8) -> NicResult<Port>;
+
+    /// Lets the card, and as far as `access` says its peers, use memory.
+    ///
+    /// # Safety
+    /// The memory stays mapped until the region is dropped and every queue pair of this card is destroyed or in error. While
+    /// it is registered, the program reads and writes it only where no card does: what a peer writes, after the completion
+    /// or the atomic flag that says that it has been written; what is sent, before it is posted and after its completion.
+    ///
+    /// # Errors
+    /// When the system refuses: locked-memory limit, a kernel without dmabuf.
+    unsafe fn register(&self, memory: Memory<'_>, access: Access) -> NicResult<Box<dyn Region>>;
+
+    /// A queue of at most `depth` completions.
+    ///
+    /// # Errors
+    /// When the card refuses.
+    fn completion_queue(&self, depth: u32) -> NicResult<Arc<dyn CompletionQueue>>;
+
+    /// A queue of at most `depth` receives that several queue pairs share.
+    ///
+    /// # Errors
+    /// When the card refuses.
+    fn receive_queue(&self, depth: u32) -> NicResult<Arc<dyn ReceiveQueue>>;
+
+    /// A reliable connection, not connected yet.
+    ///
+    /// # Errors
+    /// When the card refuses, or the queues are another card's.
+    fn queue_pair(&self, options: &QueuePairOptions<'_>) -> NicResult<Box<dyn QueuePair>>;
+
+    /// The next asynchronous event, if there is one. Never waits.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    fn event(&self) -> NicResult<Option<Event>>;
+}
+
+/// What a queue pair is made of.
+pub struct QueuePairOptions<'a> {
+    /// Where its sends complete.
+    pub sends: &'a Arc<dyn CompletionQueue>,
+    /// Where its receives complete.
+    pub receives: &'a Arc<dyn CompletionQueue>,
+    /// Where its receives come from; none: it has its own.
+    pub shared: Option<&'a Arc<dyn ReceiveQueue>>,
+    /// Sends on the way at the same time, at most.
+    pub max_sends: u32,
+    /// Receives posted at the same time, at most; without meaning where they are shared.
+    pub max_receives: u32,
+    /// Pieces of memory in one send, at most.
+    pub max_segments: u32,
+    /// Bytes of an inline send, at most.
+    pub max_inline: u32,
+}
+
+/// How a queue pair is connected. Both sides have the same, but for `gid_index`, `port` and `partition_index`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueuePairSettings {
+    /// Port of the device.
+    pub port: u8,
+    /// Place of the partition key in the port's table.
+    pub partition_index: u16,
+    /// Place of this side's global identifier; none: packets have none (InfiniBand inside one subnet).
+    pub gid_index: Option<u32>,
+    /// Bytes of a packet, at most: the smaller of both ports' MTUs.
+    pub mtu: u32,
+    /// Service level, 0 to 15.
+    pub service_level: u8,
+    /// Traffic class of packets with a global identifier.
+    pub traffic_class: u8,
+    /// Hops that packets with a global identifier may take.
+    pub hop_limit: u8,
+    /// An answer is missing after 4.096 µs times two to this power, 1 to 31; 0: never.
+    pub timeout: u8,
+    /// So often a packet without an answer is sent again, 0 to 7.
+    pub retries: u8,
+    /// So often a send waits for a receive that is not there, 0 to 6; 7: for ever.
+    pub receiver_retries: u8,
+    /// How long such a wait is, by InfiniBand's table: 12 is 0.64 ms.
+    pub receiver_timer: u8,
+    /// Reads and atomics on the way at the same time, on each side.
+    pub reads: u8,
+    /// What peers may do to memory through this queue pair.
+    pub access: Access,
+}
+
+/// Where a queue pair is to be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Local identifier of its port.
+    pub lid: u16,
+    /// Global identifier of its port.
+    pub gid: [u8; 16],
+    /// Its number.
+    pub queue_pair: u32,
+    /// Number of the first packet that it sends, 24 bits.
+    pub first_packet: u32,
+}
+
+/// A reliable connection to one peer. One thread uses it.
+pub trait QueuePair: Send {
+    /// Its number on its device.
+    fn number(&self) -> u32;
+
+    /// Reset to initialised: receives may be posted.
+    ///
+    /// # Errors
+    /// When the card refuses.
+    fn init(&mut self, settings: &QueuePairSettings) -> NicResult<()>;
+
+    /// Initialised to ready to receive from `peer`.
+    ///
+    /// # Errors
+    /// When the card refuses: an address that cannot be reached, a GID that is gone.
+    fn ready_to_receive(&mut self, settings: &QueuePairSettings, peer: &Endpoint) -> NicResult<()>;
+
+    /// Ready to receive to ready to send; `first_packet` is this side's.
+    ///
+    /// # Errors
+    /// When the card refuses.
+    fn ready_to_send(&mut self, settings: &QueuePairSettings, first_packet: u32) -> NicResult<()>;
+
+    /// Keeps a chain of work requests, which are posted together and in order.
+    ///
+    /// # Errors
+    /// When a request has more segments or inline bytes than the queue pair allows.
+    fn prepare(&mut self, chain: &[Request]) -> NicResult<Prepared>;
+
+    /// Posts a prepared chain. `patches` change it, this time and for all later times. Nothing is allocated.
+    ///
+    /// # Errors
+    /// [`NicError::Full`]; when the queue pair is not ready to send. Nothing of the chain has been posted then.
+    fn post(&mut self, chain: Prepared, patches: &[Patch]) -> NicResult<()>;
+
+    /// Posts receives to this queue pair's own queue.
+    ///
+    /// # Errors
+    /// [`NicError::Full`]; when its receives are shared.
+    fn post_receives(&mut self, receives: &[Receive]) -> NicResult<()>;
+
+    /// Ends all work: what is on the way completes with [`Status::Flushed`].
+    ///
+    /// # Errors
+    /// When the card refuses.
+    fn fail(&mut self) -> NicResult<()>;
+}
+
+/// A chain of work requests that a queue pair keeps, by its number there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prepared(pub usize);
+
+/// One work request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Comes back in its completion.
+    pub id: u64,
+    /// What it does.
+    pub action: Action,
+    /// Memory of this side, in order: what is sent, or where an answer goes. Together of any length, 0 included.
+    pub segments: Vec<Segment>,
+    /// The bytes are taken when it is posted, so that the memory may be written again at once and needs no key.
+    pub inline: bool,
+    /// Success gives a completion too; failure always does.
+    pub signalled: bool,
+}
+
+/// What a work request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Writes at the peer.
+    Write {
+        /// Where.
+        at: Remote,
+    },
+    /// Writes at the peer, which then takes a receive and learns `immediate`.
+    WriteImmediate {
+        /// Where; of no meaning for no bytes.
+        at: Remote,
+        /// The number.
+        immediate: u32,
+    },
+    /// Reads from the peer.
+    Read {
+        /// Where.
+        at: Remote,
+    },
+    /// Adds to eight bytes at the peer; what was there before comes back.
+    FetchAdd {
+        /// Where, on a multiple of 8.
+        at: Remote,
+        /// How much.
+        add: u64,
+    },
+    /// Replaces eight bytes at the peer if they are as expected; what was there before comes back.
+    CompareSwap {
+        /// Where, on a multiple of 8.
+        at: Remote,
+        /// What is expected.
+        expected: u64,
+        /// What replaces it.
+        new: u64,
+    },
+    /// Fills the peer's next receive.
+    Send,
+}
+
+/// A place in a peer's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remote {
+    /// Its address there.
+    pub address: u64,
+    /// The region's key for peers.
+    pub key: u32,
+}
+
+/// A piece of this side's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Its address.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+    /// The region's key for this card.
+    pub key: u32,
+}
+
+/// A change of a prepared chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patch {
+    /// Bytes of a segment.
+    Length {
+        /// Place of the request in the chain.
+        request: usize,
+        /// Place of the segment in the request.
+        segment: usize,
+        /// Bytes.
+        length: u32,
+    },
+    /// The number of an [`Action::WriteImmediate`].
+    Immediate {
+        /// Place of the request in the chain.
+        request: usize,
+        /// The number.
+        immediate: u32,
+    },
+}
+
+/// Room for a peer's send, or a ticket for a peer's immediate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Receive {
+    /// Comes back in its completion.
+    pub id: u64,
+    /// Where the bytes go; none: it takes immediates only.
+    pub segment: Option<Segment>,
+}
+
+/// Receives that several queue pairs share.
+pub trait ReceiveQueue: Any + Send + Sync {
+    /// Posts receives.
+    ///
+    /// # Errors
+    /// [`NicError::Full`].
+    fn post(&self, receives: &[Receive]) -> NicResult<()>;
+}
+
+/// Where work requests complete.
+pub trait CompletionQueue: Any + Send + Sync {
+    /// Appends at most `most` completions to `into`; how many. Takes no new memory if `into` has room.
+    ///
+    /// # Errors
+    /// When the queue has overflowed or the device is gone.
+    fn poll(&self, into: &mut Vec<Completion>, most: usize) -> NicResult<usize>;
+
+    /// Waits until there may be completions, at most `longest`. It may return early.
+    ///
+    /// # Errors
+    /// As [`CompletionQueue::poll`].
+    fn wait(&self, longest: Duration) -> NicResult<()>;
+}
+
+/// A work request that is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// The request's or the receive's.
+    pub id: u64,
+    /// How it ended. If not in success, only `id`, `queue_pair` and `vendor` mean anything.
+    pub status: Status,
+    /// What is done.
+    pub kind: CompletionKind,
+    /// Bytes that came, for receives.
+    pub bytes: u32,
+    /// Number of this side's queue pair.
+    pub queue_pair: u32,
+    /// The vendor's own number for an error.
+    pub vendor: u32,
+}
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompletionKind {
+    /// A write of this side, with an immediate or without.
+    Write,
+    /// A read of this side.
+    Read,
+    /// An atomic of this side.
+    Atomic,
+    /// A send of this side.
+    Send,
+    /// A peer's send has come.
+    Received,
+    /// A peer's write has come, and this number with it.
+    Immediate(u32),
+    /// Unknown, because the request failed.
+    Unknown,
+}
+
+/// How a work request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Well.
+    Success,
+    /// The queue pair was already in error.
+    Flushed,
+    /// The bytes do not fit the receive, or the request is too long.
+    LocalLength,
+    /// A key of this side does not cover the memory.
+    LocalProtection,
+    /// The peer's key does not cover the memory, or does not allow this.
+    RemoteAccess,
+    /// The peer could not make sense of the request.
+    RemoteRequest,
+    /// The peer failed while doing it.
+    RemoteOperation,
+    /// No answer, after all retries.
+    RetriesExceeded,
+    /// The peer had no receive, after all retries.
+    ReceiverNotReady,
+    /// Anything else, by the system's number.
+    Other(u32),
+}
+
+/// What a device says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A port no longer carries.
+    PortDown(u8),
+    /// A port carries again.
+    PortUp(u8),
+    /// Nothing works any more.
+    DeviceFatal,
+    /// A queue pair, by its number, has failed.
+    QueuePairFatal(u32),
+    /// A completion queue has overflowed.
+    CompletionsLost,
+    /// A shared receive queue has failed.
+    ReceivesLost,
+    /// A port's addresses have changed (global or local identifiers, partition keys).
+    AddressesChanged(u8),
+    /// Anything else, in the system's words.
+    Other(String),
+}
+
+impl Event {
+    /// Whether messages can no longer be trusted to arrive, at a rank that uses `port`.
+    pub fn is_fatal(&self, port: u8) -> bool {
+        match self {
+            Event::PortDown(down) => *down == port,
+            Event::DeviceFatal | Event::QueuePairFatal(_) | Event::CompletionsLost | Event::ReceivesLost => {
+                true
+            }
+            Event::PortUp(_) | Event::AddressesChanged(_) | Event::Other(_) => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Event::PortDown(port) => write!(out, "port {port} is down"),
+            Event::PortUp(port) => write!(out, "port {port} is up"),
+            Event::DeviceFatal => write!(out, "the device has failed"),
+            Event::QueuePairFatal(number) => write!(out, "queue pair {number:#x} has failed"),
+            Event::CompletionsLost => write!(out, "a completion queue has overflowed"),
+            Event::ReceivesLost => write!(out, "a shared receive queue has failed"),
+            Event::AddressesChanged(port) => write!(out, "the addresses of port {port} have changed"),
+            Event::Other(what) => write!(out, "{what}"),
+        }
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Status::Success => "success",
+            Status::Flushed => "flushed: the connection had already failed",
+            Status::LocalLength => "a length that does not fit",
+            Status::LocalProtection => "a local key that does not cover the memory",
+            Status::RemoteAccess => "the peer's memory is not registered for this",
+            Status::RemoteRequest => "the peer refused the request",
+            Status::RemoteOperation => "the peer failed at the request",
+            Status::RetriesExceeded => "no answer from the peer after all retries",
+            Status::ReceiverNotReady => "the peer had no receive posted after all retries",
+            Status::Other(number) => return write!(out, "completion status {number}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_link_are_known() {
+        let gid = |text: &str| {
+            let address: std::net::IpAddr = text.parse().expect("an address");
+            let bytes = match address {
+                std::net::IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                std::net::IpAddr::V6(address) => address.octets(),
+            };
+            Gid { index: 0, bytes, kind: GidKind::RoceV2 }
+        };
+        assert!(["fe80::1", "169.254.3.4"].into_iter().all(|text| gid(text).is_link_local()));
+        assert!(["2001:db8::1", "10.0.0.1", "fec0::1"].into_iter().all(|text| !gid(text).is_link_local()));
+        assert_eq!(gid("10.0.0.1").address().to_string(), "10.0.0.1");
+    }
+}
