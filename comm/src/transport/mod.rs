@@ -8,9 +8,11 @@
 //! |---|---|---|
 //! | [`local`] | threads of one process | the default; tests |
 //! | [`sim`] | threads under a virtual clock, driven by a seed | finding wrong orders |
-//! | `tcp` | processes | several processes or machines |
+//! | [`tcp`] | processes | several processes or machines |
+//! | [`paths`] | processes | the same, with payload on the best way to each peer |
 
 pub mod local;
+pub mod paths;
 pub mod sim;
 pub mod tcp;
 pub mod verbs;

@@ -41,15 +41,26 @@ impl Header {
         bytes
     }
 
-    /// What a peer's header says, in words, for an error. It is known to differ from ours.
-    pub fn describe(bytes: &[u8; HEADER_BYTES]) -> String {
+    /// A header that has come; none: it is no header.
+    pub fn read(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        if word(0) != MAGIC {
+        (word(0) == MAGIC).then(|| Self {
+            epoch: word(4),
+            sequence: long(8),
+            step: word(16),
+            fingerprint: word(20),
+            length: long(24),
+        })
+    }
+
+    /// What a peer's header says, in words, for an error. It is known to differ from ours.
+    pub fn describe(bytes: &[u8; HEADER_BYTES]) -> String {
+        let Some(Self { epoch, sequence, step, fingerprint, length }) = Self::read(bytes) else {
             return "bytes that are no header: the two ranks have lost step".into();
-        }
-        let (what, sequence, step) = (operation::describe(word(20)), long(8), word(16));
-        format!("{what}, number {sequence} step {step}, {} bytes, epoch {}", long(24), word(4))
+        };
+        let what = operation::describe(fingerprint);
+        format!("{what}, number {sequence} step {step}, {length} bytes, epoch {epoch}")
     }
 }
 

@@ -7,7 +7,7 @@
 pub mod control;
 pub mod control_frame;
 mod exchange;
-mod frame;
+pub mod frame;
 pub mod health;
 pub mod mesh;
 
@@ -19,6 +19,7 @@ use exchange::{Engine, Pace};
 use health::Health;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// One rank's end of a job of several processes.
 pub struct TcpTransport {
@@ -53,6 +54,21 @@ impl TcpTransport {
         let pace = Pace { epoch, deadline: deadlines.operation };
         let engine = Mutex::new(Engine::new(topology.num_ranks()));
         Self { health, topology, pace, engine, control: Mutex::new(control), remarks }
+    }
+
+    /// The state of the job.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Number of this coming-together of the job, equal on all ranks and new each time.
+    pub fn epoch(&self) -> u32 {
+        self.pace.epoch
+    }
+
+    /// Longest wait for one step.
+    pub fn deadline(&self) -> Duration {
+        self.pace.deadline
     }
 
     /// What a careful user wants to know about how the job came together: ignored variables, a missing secret.

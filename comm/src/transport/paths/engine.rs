@@ -1,0 +1,322 @@
+//! The hot path: all messages of a step at once, over paths that never block, in the calling thread.
+
+use super::waiting::{Next, Waiting};
+use super::{Bell, Head, Path, PathError, Progress};
+use crate::error::{CommError, Result};
+use crate::scratch::Scratch;
+use crate::topology::Rank;
+use crate::transport::tcp::health::Health;
+use crate::transport::{Expected, Incoming, Outgoing, StepId};
+use crate::views::Views;
+use std::time::{Duration, Instant};
+
+/// What stays the same from step to step.
+pub struct Frame<'a> {
+    /// The state of the job.
+    pub health: &'a Health,
+    /// What wakes this rank.
+    pub bell: &'a dyn Bell,
+    /// Number of this coming-together.
+    pub epoch: u32,
+    /// Longest wait for one step.
+    pub deadline: Duration,
+}
+
+/// How far one message has come.
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    peer: Rank,
+    head: Head,
+    at: usize,
+    done: bool,
+    /// Where a message lies that its path cannot show: the offset in the scratch.
+    staged: Option<usize>,
+}
+
+/// What a look at all paths has found.
+struct Look {
+    moved: bool,
+    /// Who is waited for: somebody who has not sent, before somebody who does not take. None: everything is done.
+    missing: Option<Rank>,
+    /// Everybody who is waited for rings.
+    all_ring: bool,
+}
+
+/// A path that no longer carries.
+struct Broken {
+    peer: Rank,
+    expected: Head,
+    error: PathError,
+}
+
+/// The paths of one rank and the scratch of its exchanges, kept from step to step.
+pub struct Engine {
+    /// By rank; none to itself.
+    paths: Vec<Option<Box<dyn Path>>>,
+    sends: Vec<Flight>,
+    receives: Vec<Flight>,
+    scratch: Scratch,
+    waiting: Waiting,
+}
+
+impl Engine {
+    /// Over these paths, by rank, on a machine that `num_local` ranks share.
+    pub fn new(paths: Vec<Option<Box<dyn Path>>>, num_local: usize) -> Self {
+        let (sends, receives) = (Vec::with_capacity(paths.len()), Vec::with_capacity(paths.len()));
+        Self { paths, sends, receives, scratch: Scratch::default(), waiting: Waiting::new(num_local) }
+    }
+
+    /// Sends all of `outgoing` and fills all of `incoming`.
+    ///
+    /// # Errors
+    /// The job's first error.
+    pub fn exchange(
+        &mut self,
+        frame: &Frame,
+        id: &StepId,
+        outgoing: &[Outgoing],
+        incoming: &mut [Incoming],
+    ) -> Result<()> {
+        self.take_off(
+            frame,
+            id,
+            outgoing,
+            incoming.iter().map(|message| (message.from, message.bytes.len())),
+        );
+        let Self { paths, sends, receives, waiting, .. } = self;
+        drive(frame, waiting, id, || {
+            let mut look = Look { moved: false, missing: None, all_ring: true };
+            for (flight, message) in receives.iter_mut().zip(incoming.iter_mut()) {
+                look.advance(paths, flight, |path, flight| {
+                    path.receive(&flight.head, message.bytes, &mut flight.at)
+                })?;
+            }
+            send_all(&mut look, paths, sends, outgoing)?;
+            Ok(look)
+        })
+    }
+
+    /// As [`Engine::exchange`], but shows what comes where it lies; what a path cannot show is received first.
+    ///
+    /// # Errors
+    /// The job's first error.
+    pub fn exchange_reading(
+        &mut self,
+        frame: &Frame,
+        id: &StepId,
+        outgoing: &[Outgoing],
+        expected: &[Expected],
+        read: &mut dyn FnMut(&[&[u8]]),
+    ) -> Result<()> {
+        self.take_off(frame, id, outgoing, expected.iter().map(|message| (message.from, message.length)));
+        let room = self.stage(expected.is_sorted_by(|one, other| one.from < other.from));
+        let Self { paths, sends, receives, scratch, waiting } = self;
+        let room = scratch.bytes(room);
+        drive(frame, waiting, id, || {
+            let mut look = Look { moved: false, missing: None, all_ring: true };
+            for flight in receives.iter_mut() {
+                look.advance(paths, flight, |path, flight| match flight.staged {
+                    Some(start) => {
+                        let bytes = &mut room[start..start + flight.head.length as usize];
+                        path.receive(&flight.head, bytes, &mut flight.at)
+                    }
+                    None => Ok(path.peek(&flight.head)?.map_or(Progress::Idle, |_| Progress::Done)),
+                })?;
+            }
+            send_all(&mut look, paths, sends, outgoing)?;
+            Ok(look)
+        })?;
+        show(paths, receives, room, read).map_err(|broken| explain(frame, id, broken))
+    }
+
+    /// Waits until everything that was sent has left.
+    ///
+    /// # Errors
+    /// The job's first error.
+    pub fn flush(&mut self, frame: &Frame, id: &StepId) -> Result<()> {
+        let Self { paths, waiting, .. } = self;
+        drive(frame, waiting, id, || {
+            let mut look = Look { moved: false, missing: None, all_ring: false };
+            for (rank, path) in paths.iter_mut().enumerate() {
+                let Some(path) = path else { continue };
+                let flushed = path.flush();
+                let head = Head::new(frame.epoch, id, 0);
+                match flushed.map_err(|error| Broken { peer: Rank(rank), expected: head, error })? {
+                    Progress::Done => {}
+                    progress => {
+                        look.moved |= progress == Progress::Moved;
+                        look.missing = Some(Rank(rank));
+                    }
+                }
+            }
+            Ok(look)
+        })
+    }
+
+    fn take_off(
+        &mut self,
+        frame: &Frame,
+        id: &StepId,
+        outgoing: &[Outgoing],
+        incoming: impl Iterator<Item = (Rank, usize)>,
+    ) {
+        let flight = |(peer, length): (Rank, usize)| Flight {
+            peer,
+            head: Head::new(frame.epoch, id, length),
+            at: 0,
+            done: false,
+            staged: None,
+        };
+        self.sends.clear();
+        self.sends.extend(outgoing.iter().map(|message| (message.to, message.bytes.len())).map(flight));
+        self.receives.clear();
+        self.receives.extend(incoming.map(flight));
+    }
+
+    /// Chooses which messages are received before they are read, and how much room they need. Views are put together in the
+    /// order of ranks: where messages are expected in another, all are received.
+    fn stage(&mut self, in_order: bool) -> usize {
+        let mut room = 0;
+        for flight in &mut self.receives {
+            let path = self.paths[flight.peer.0].as_ref();
+            let shows = path.map_or(0, |path| path.shows());
+            if !in_order || flight.head.length > shows || shows == 0 {
+                flight.staged = Some(room);
+                // Every part begins on a word, aligned for every element.
+                room += (flight.head.length as usize).next_multiple_of(8);
+            }
+        }
+        room
+    }
+}
+
+impl Look {
+    fn advance(
+        &mut self,
+        paths: &mut [Option<Box<dyn Path>>],
+        flight: &mut Flight,
+        go: impl FnOnce(&mut dyn Path, &mut Flight) -> Result<Progress, PathError>,
+    ) -> Result<(), Broken> {
+        if flight.done {
+            return Ok(());
+        }
+        let path =
+            paths[flight.peer.0].as_mut().expect("a rank has a path to every peer, and sends itself nothing");
+        let went = go(&mut **path, flight);
+        match went.map_err(|error| Broken { peer: flight.peer, expected: flight.head, error })? {
+            Progress::Done => {
+                flight.done = true;
+                self.moved = true;
+                return Ok(());
+            }
+            Progress::Moved => self.moved = true,
+            Progress::Idle => {}
+        }
+        self.missing.get_or_insert(flight.peer);
+        self.all_ring &= path.rings();
+        Ok(())
+    }
+}
+
+fn send_all(
+    look: &mut Look,
+    paths: &mut [Option<Box<dyn Path>>],
+    sends: &mut [Flight],
+    outgoing: &[Outgoing],
+) -> Result<(), Broken> {
+    for (flight, message) in sends.iter_mut().zip(outgoing) {
+        look.advance(paths, flight, |path, flight| path.send(&flight.head, message.bytes, &mut flight.at))?;
+    }
+    Ok(())
+}
+
+/// Shows all messages in the order in which they are expected, then gives their places back.
+fn show(
+    paths: &mut [Option<Box<dyn Path>>],
+    receives: &[Flight],
+    room: &[u8],
+    read: &mut dyn FnMut(&[&[u8]]),
+) -> Result<(), Broken> {
+    let mut views = Views::default();
+    let mut rest = paths.iter_mut().enumerate();
+    for flight in receives {
+        let view = match flight.staged {
+            Some(start) => &room[start..start + flight.head.length as usize],
+            None => {
+                let path = rest.find_map(|(rank, path)| path.as_mut().filter(|_| rank == flight.peer.0));
+                let shown = path.expect("peers are expected in rising order").peek(&flight.head);
+                let shown =
+                    shown.map_err(|error| Broken { peer: flight.peer, expected: flight.head, error })?;
+                shown.expect("what has been shown once lies there until it is released")
+            }
+        };
+        views.push(view);
+    }
+    read(views.as_slice());
+    drop(views);
+    for flight in receives.iter().filter(|flight| flight.staged.is_none()) {
+        if let Some(path) = &mut paths[flight.peer.0] {
+            path.release();
+        }
+    }
+    Ok(())
+}
+
+/// Looks at all paths until everything is done, and waits where nothing moves.
+fn drive(
+    frame: &Frame,
+    waiting: &mut Waiting,
+    id: &StepId,
+    mut look: impl FnMut() -> Result<Look, Broken>,
+) -> Result<()> {
+    let Frame { health, bell, deadline, .. } = *frame;
+    health.note_operation(id.sequence);
+    let mut begin: Option<Instant> = None;
+    loop {
+        let Look { moved, missing, all_ring } = look().map_err(|broken| explain(frame, id, broken))?;
+        let Some(missing) = missing else { break };
+        health.check()?;
+        if moved {
+            waiting.moved(bell);
+            continue;
+        }
+        if waiting.idle(bell) == Next::Look {
+            continue;
+        }
+        let waited = begin.get_or_insert_with(Instant::now).elapsed();
+        if waited >= deadline {
+            let late = health.late(missing, id.operation, id.sequence, waited);
+            return Err(health.suspect(late));
+        }
+        health.note_waiting(Some(missing));
+        waiting.sleep(bell, all_ring, deadline - waited);
+    }
+    waiting.moved(bell);
+    if begin.is_some() {
+        health.note_waiting(None);
+    }
+    Ok(())
+}
+
+/// What a broken path means for the job: its first error, with the culprit.
+fn explain(frame: &Frame, id: &StepId, broken: Broken) -> CommError {
+    let Broken { peer, expected, error } = broken;
+    let health = frame.health;
+    let seen_by = health.rank();
+    health.suspect(match error {
+        PathError::Mismatch(found) => CommError::Mismatch {
+            culprit: peer,
+            seen_by,
+            expected: format!("{id}, {} bytes, epoch {}", expected.length, expected.epoch),
+            found: found.to_string(),
+        },
+        PathError::TooLong { capacity } => CommError::Aborted {
+            culprit: seen_by,
+            reason: format!("{id}: {} bytes with {peer}, its path takes at most {capacity}", expected.length),
+        },
+        PathError::Lost(reason) => health.lost(peer, reason),
+        PathError::Failed(reason) => {
+            CommError::Aborted { culprit: seen_by, reason: format!("{id}, with {peer}: {reason}") }
+        }
+    })
+}

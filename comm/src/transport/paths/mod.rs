@@ -1,0 +1,165 @@
+//! Several ways at once: each peer is reached by the best [`Path`] there is, and one engine drives them all.
+//!
+//! A job of processes always has its TCP transport: the control plane, by which ranks hear of failures, and the path of last
+//! resort. [`PathTransport`] stands on it and carries the payload elsewhere: through memory that processes of a node share,
+//! through a network card.
+//!
+//! **What a path is.** Both directions between this rank and one peer. Messages of one direction are whole, in order, and carry
+//! their [`Head`]: a receiver that expects another one is told what it has found. A path never blocks and never waits; who
+//! waits is the engine, for all paths of a step together. Only one thread at a time calls it.
+//!
+//! **What it may keep.** Once [`Path::send`] has said [`Progress::Done`], the caller's bytes are its own again; what the path
+//! has copied may still be on its way. A rank that has said goodbye to everybody drops its paths.
+
+mod engine;
+pub mod memory;
+mod tcp;
+mod transport;
+mod waiting;
+
+pub use tcp::TcpPath;
+pub use transport::PathTransport;
+
+use crate::operation;
+use crate::transport::StepId;
+use std::fmt;
+use std::time::Duration;
+
+/// What a message is: both sides know it beforehand, and compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// Number of this coming-together of the job: late bytes of an earlier one are found out.
+    pub epoch: u32,
+    /// [`StepId::sequence`].
+    pub sequence: u64,
+    /// [`StepId::step`].
+    pub step: u32,
+    /// [`StepId::fingerprint`].
+    pub fingerprint: u32,
+    /// Bytes of the message.
+    pub length: u64,
+}
+
+impl Head {
+    /// The head of a message of `length` bytes in a step.
+    pub fn new(epoch: u32, id: &StepId, length: usize) -> Self {
+        let StepId { sequence, step, fingerprint, .. } = *id;
+        Self { epoch, sequence, step, fingerprint, length: length as u64 }
+    }
+}
+
+impl fmt::Display for Head {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = operation::describe(self.fingerprint);
+        let Head { epoch, sequence, step, length, .. } = self;
+        write!(out, "{what}, number {sequence} step {step}, {length} bytes, epoch {epoch}")
+    }
+}
+
+/// What a call on a path has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// All of it.
+    Done,
+    /// A part; more may go at once.
+    Moved,
+    /// Nothing: the peer, or the wire, comes first.
+    Idle,
+}
+
+/// Why a path cannot go on. The job ends with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathError {
+    /// The peer has sent another message than expected: this one.
+    Mismatch(Head),
+    /// No message of this length can ever pass.
+    TooLong {
+        /// The longest that can.
+        capacity: u64,
+    },
+    /// The peer is gone, as far as this path can tell.
+    Lost(String),
+    /// The path itself has failed.
+    Failed(String),
+}
+
+/// Both directions between this rank and one peer. Calls never block; `at` is how far the message has come: 0 at its
+/// beginning, kept by the caller, understood by the path alone.
+pub trait Path: Send {
+    /// `shm`, `verbs`, `tcp`.
+    fn name(&self) -> &'static str;
+
+    /// Sends what can be sent now of one message. After [`Progress::Done`], `bytes` may be written again. Called for the same
+    /// message until it is done; a message of no bytes is a message.
+    ///
+    /// # Errors
+    /// The end of this path.
+    fn send(&mut self, head: &Head, bytes: &[u8], at: &mut usize) -> Result<Progress, PathError>;
+
+    /// Takes what has come of one message, into `bytes`, which are as long as it.
+    ///
+    /// # Errors
+    /// The end of this path; a message that is not the expected one.
+    fn receive(&mut self, head: &Head, bytes: &mut [u8], at: &mut usize) -> Result<Progress, PathError>;
+
+    /// The longest message that [`Path::peek`] can show; 0: it shows none. The same on every call.
+    fn shows(&self) -> u64 {
+        0
+    }
+
+    /// A whole message where it lies, aligned for every element, once all of it has come: a reduction needs no copy of what
+    /// it adds. Asked again, it shows the same message, until [`Path::release`]. Only for messages that [`Path::shows`].
+    ///
+    /// # Errors
+    /// As [`Path::receive`].
+    fn peek(&mut self, head: &Head) -> Result<Option<&[u8]>, PathError> {
+        let _ = head;
+        Ok(None)
+    }
+
+    /// Gives back the place of the message that [`Path::peek`] has shown.
+    fn release(&mut self) {}
+
+    /// Whether everything that was sent has left: asked, again and again, before the goodbye.
+    ///
+    /// # Errors
+    /// The end of this path.
+    fn flush(&mut self) -> Result<Progress, PathError> {
+        Ok(Progress::Done)
+    }
+
+    /// Whether this rank's [`Bell`] rings when the peer has moved something. Where it does not, waiting is done in short naps.
+    fn rings(&self) -> bool {
+        false
+    }
+}
+
+/// What wakes a sleeping rank: its peers ring it after they have moved something, if it listens.
+///
+/// The order that loses no wake-up: [`Bell::listen`], look at all paths once more, [`Bell::wait`].
+pub trait Bell: Send + Sync {
+    /// From now on, peers ring. Gives a ticket for [`Bell::wait`].
+    fn listen(&self) -> u32;
+
+    /// Returns when somebody has rung since `ticket`, at the latest after `longest`; it may return earlier.
+    fn wait(&self, ticket: u32, longest: Duration);
+
+    /// Peers need not ring any more.
+    fn ignore(&self);
+}
+
+/// No bell: naps.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Bell for Silent {
+    fn listen(&self) -> u32 {
+        0
+    }
+
+    fn wait(&self, _ticket: u32, longest: Duration) {
+        std::thread::sleep(longest);
+    }
+
+    fn ignore(&self) {}
+}

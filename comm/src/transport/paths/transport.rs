@@ -1,0 +1,130 @@
+//! The transport over paths: payload on the best way to each peer, everything else over TCP.
+
+use super::engine::{Engine, Frame};
+use super::{Bell, Path, TcpPath};
+use crate::error::{CommError, Result};
+use crate::topology::{Rank, Topology};
+use crate::transport::tcp::TcpTransport;
+use crate::transport::{Expected, Incoming, Outgoing, StepId, Transport};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One rank's end of a job whose payload takes several ways.
+pub struct PathTransport {
+    control: Arc<TcpTransport>,
+    bell: Box<dyn Bell>,
+    engine: Mutex<Engine>,
+    name: &'static str,
+}
+
+impl PathTransport {
+    /// Over `control`; peers that `paths` do not name are reached over its own connections. `bell` is what those paths
+    /// ring ([`Silent`](super::Silent), where none does). After this, nobody else may exchange over `control`.
+    ///
+    /// # Errors
+    /// When the system gives no descriptors.
+    ///
+    /// # Panics
+    /// When a path leads nowhere, or back to this rank.
+    pub fn new(
+        control: Arc<TcpTransport>,
+        paths: Vec<(Rank, Box<dyn Path>)>,
+        bell: Box<dyn Bell>,
+    ) -> Result<Self> {
+        let (topology, rank) = (control.topology(), control.rank());
+        let mut by_rank: Vec<Option<Box<dyn Path>>> = topology.ranks().map(|_| None).collect();
+        for (peer, path) in paths {
+            assert!(peer != rank && peer.0 < by_rank.len(), "a path leads to another rank of the job");
+            by_rank[peer.0] = Some(path);
+        }
+        for peer in topology.ranks().filter(|&peer| peer != rank) {
+            if by_rank[peer.0].is_none() {
+                by_rank[peer.0] = Some(Box::new(TcpPath::new(&control, peer)?));
+            }
+        }
+        let name = name_of(by_rank.iter().flatten().map(|path| path.name()));
+        let engine = Mutex::new(Engine::new(by_rank, topology.node_size(topology.node_of(rank))));
+        Ok(Self { control, bell, engine, name })
+    }
+
+    /// The control plane, with what a careful user wants to know.
+    pub fn control(&self) -> &Arc<TcpTransport> {
+        &self.control
+    }
+
+    fn frame(&self) -> Frame<'_> {
+        let (health, epoch, deadline) =
+            (self.control.health(), self.control.epoch(), self.control.deadline());
+        Frame { health, bell: &*self.bell, epoch, deadline }
+    }
+
+    fn enter(&self) -> Result<MutexGuard<'_, Engine>> {
+        self.control.check()?;
+        Ok(self.engine.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// One name for all paths: theirs, or what they are together.
+fn name_of<'a>(names: impl Iterator<Item = &'a str>) -> &'static str {
+    let (mut shm, mut verbs, mut tcp, mut other) = (false, false, false, false);
+    for name in names {
+        match name {
+            "shm" => shm = true,
+            "verbs" => verbs = true,
+            "tcp" => tcp = true,
+            _ => other = true,
+        }
+    }
+    match (shm, verbs, tcp, other) {
+        (true, false, false, false) => "shm",
+        (false, true, false, false) => "verbs",
+        (false, false, true, false) => "tcp",
+        (true, true, false, false) => "shm+verbs",
+        (true, false, true, false) => "shm+tcp",
+        (false, true, true, false) => "verbs+tcp",
+        _ => "paths",
+    }
+}
+
+impl Transport for PathTransport {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn rank(&self) -> Rank {
+        self.control.rank()
+    }
+
+    fn topology(&self) -> &Topology {
+        self.control.topology()
+    }
+
+    fn exchange(&self, id: &StepId, outgoing: &[Outgoing], incoming: &mut [Incoming]) -> Result<()> {
+        self.enter()?.exchange(&self.frame(), id, outgoing, incoming)
+    }
+
+    fn exchange_reading(
+        &self,
+        id: &StepId,
+        outgoing: &[Outgoing],
+        expected: &[Expected],
+        read: &mut dyn FnMut(&[&[u8]]),
+    ) -> Result<bool> {
+        self.enter()?.exchange_reading(&self.frame(), id, outgoing, expected, read)?;
+        Ok(true)
+    }
+
+    fn abort(&self, error: CommError) {
+        self.control.abort(error);
+    }
+
+    fn check(&self) -> Result<()> {
+        self.control.check()
+    }
+
+    /// Lets everything leave, then says goodbye over the control plane.
+    fn close(&self) -> Result<()> {
+        let id = StepId { sequence: u64::MAX, step: 0, fingerprint: 0, operation: "goodbye" };
+        self.enter()?.flush(&self.frame(), &id)?;
+        self.control.close()
+    }
+}

@@ -1,0 +1,96 @@
+//! How a rank waits for its paths: it looks again for a moment, then offers its core to others, then sleeps.
+
+use super::Bell;
+use std::time::{Duration, Instant};
+
+/// A rank looks again for at most this long before it sleeps: waking up costs about as much. Each time in vain halves it,
+/// down to the shortest; each time with success doubles it. Where ranks share a core, looking again soon ends.
+const SPIN: (Duration, Duration) = (Duration::from_micros(2), Duration::from_micros(100));
+/// Of the looks before a sleep, so many keep the core; the others offer it to whoever waits for one.
+const BUSY_LOOKS: u32 = 2000;
+/// Where somebody rings, a sleep is this long: the control plane does not ring.
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+/// Where nobody rings, naps grow from the one to the other.
+const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+/// What a rank has learnt about waiting, kept from step to step.
+#[derive(Debug)]
+pub struct Waiting {
+    spin: Duration,
+    /// Ranks share cores: one that keeps its core keeps it from the one it waits for.
+    crowded: bool,
+    now: State,
+}
+
+/// Where a rank stands in the wait of this moment.
+#[derive(Debug, Clone, Copy)]
+struct State {
+    /// Since when nothing has moved.
+    idle_since: Option<Instant>,
+    looks: u32,
+    nap: Duration,
+    /// The bell rings for us: what to wait for.
+    ticket: Option<u32>,
+}
+
+const AWAKE: State = State { idle_since: None, looks: 0, nap: NAPS.0, ticket: None };
+
+/// What to do now that nothing has moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Look again.
+    Look,
+    /// The patience for looking has ended: sleep, after a look at the clock.
+    Sleep,
+}
+
+impl Waiting {
+    /// For a rank that shares this machine with `num_local - 1` others.
+    pub fn new(num_local: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { spin: SPIN.1, crowded: num_local > cores, now: AWAKE }
+    }
+
+    /// Something has moved.
+    pub fn moved(&mut self, bell: &dyn Bell) {
+        if self.now.ticket.is_some() {
+            bell.ignore();
+        }
+        if self.now.idle_since.is_some() {
+            self.spin = (self.spin * 2).min(SPIN.1);
+            self.now = AWAKE;
+        }
+    }
+
+    /// Nothing has moved.
+    pub fn idle(&mut self, bell: &dyn Bell) -> Next {
+        if self.now.ticket.is_some() {
+            return Next::Sleep;
+        }
+        self.now.looks += 1;
+        if !self.crowded && self.now.looks < BUSY_LOOKS {
+            std::hint::spin_loop();
+            // The clock costs more than a look.
+            if !self.now.looks.is_multiple_of(16) {
+                return Next::Look;
+            }
+        } else {
+            std::thread::yield_now();
+        }
+        let now = Instant::now();
+        if now.duration_since(*self.now.idle_since.get_or_insert(now)) >= self.spin {
+            // One look more, after the bell has been told to ring: what came before the telling is seen by it.
+            self.now.ticket = Some(bell.listen());
+        }
+        Next::Look
+    }
+
+    /// Sleeps until somebody rings, or for a nap where not all of them would.
+    pub fn sleep(&mut self, bell: &dyn Bell, all_ring: bool, longest: Duration) {
+        let Some(ticket) = self.now.ticket.take() else { return };
+        let pause = if all_ring { LONGEST_SLEEP } else { self.now.nap };
+        bell.wait(ticket, pause.min(longest));
+        self.spin = (self.spin / 2).max(SPIN.0);
+        self.now = State { nap: (self.now.nap * 2).min(NAPS.1), ..AWAKE };
+    }
+}
