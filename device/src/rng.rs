@@ -36,6 +36,16 @@ impl CounterRng {
         Self { key: [seed as u32, (seed >> 32) as u32], stream }
     }
 
+    /// The seed, for kernels that make the same numbers.
+    pub fn seed(&self) -> u64 {
+        u64::from(self.key[1]) << 32 | u64::from(self.key[0])
+    }
+
+    /// The stream, likewise.
+    pub fn stream(&self) -> u64 {
+        self.stream
+    }
+
     /// Four random words at `index`.
     #[inline]
     pub fn bits(&self, index: u64) -> [u32; 4] {

@@ -2,6 +2,7 @@
 
 use super::{Instance, dtype_number};
 use crate::hybrid::EXCHANGE;
+use crate::init::cuda::{INIT, defines as init_defines};
 use crate::lookup::cuda::{LOOKUP, defines as lookup_defines};
 use crate::route::cuda::ROUTE;
 use crate::update::cuda::{UPDATE, defines as update_defines};
@@ -20,12 +21,18 @@ pub fn kernels(
 ) -> Vec<Build> {
     let build = |source: &'static Source, defines: &[Define]| Build { source, defines: defines.to_vec() };
     let instance = Instance::new(dims.iter().copied(), rows);
+    let initial = init_defines(rows);
     let vectors = dtype_number(vectors);
     let mut builds = vec![
         build(&ROUTE, &[]),
         build(&LOOKUP, &lookup_defines(instance, vectors, false)),
         build(&UPDATE, &update_defines(instance, vectors, false, Some(optimizer))),
+        build(&INIT, &initial),
     ];
+    if rows != DType::F32 {
+        // States are f32 beside narrow rows.
+        builds.push(build(&INIT, &init_defines(DType::F32)));
+    }
     if several {
         builds.extend([
             build(&EXCHANGE, &instance.defines()),
@@ -70,7 +77,7 @@ mod cuda_tests {
         let all = all_kernels();
         assert!(all.len() > 100, "{}", all.len());
         let few = kernels(&[16, 16], DType::F32, DType::F32, &Optimizer::Sgd, false);
-        assert_eq!(few.len(), 3);
+        assert_eq!(few.len(), 4);
         assert_eq!(kernels(&[16, 20], DType::F32, DType::F32, &Optimizer::Sgd, false)[1].defines[0].value, 0);
     }
 }

@@ -2,16 +2,11 @@
 
 use crate::checkpoint::{RowSink, RowSource, TensorSpec, rows_at_once};
 use crate::error::{EmbeddingError, Result};
+use crate::init::{fill_state, initialise};
 use crate::registry::{Abilities, TableEnv, TableKind};
 use crate::set::{read_rows, write_rows};
 use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, PlainRows, Rows, SparseStep, TableSpec};
 use headlong_device::{ArenaPlan, DType, Mat, MatMut, MatRef, Stream};
-
-/// Elements that one task of the initialisation writes: a mebibyte, and a multiple of the generator's group.
-const INIT_CHUNK: usize = 1 << 18;
-
-/// Chunks that are made on the host before they are copied to a device.
-const INIT_CHUNKS_AT_ONCE: usize = 64;
 
 /// Builds [`DenseTable`]s.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,7 +41,7 @@ pub struct DenseTable {
 }
 
 impl DenseTable {
-    /// Takes the memory and fills it, in parallel on the stream's pool. Zeros are left to the system: rows of a zero
+    /// Takes the memory and fills it where it lies ([`crate::init`]). Zeros are left to the system: rows of a zero
     /// tensor take no memory before they are written.
     ///
     /// # Errors
@@ -73,43 +68,11 @@ impl DenseTable {
         let mut mats = slots.into_iter().map(|slot| arena.mat(slot));
         let weights = mats.next().expect("the weights are the first tensor of every table");
         let rows = PlainRows { weights, states: mats.collect() };
-        let table = Self { spec: spec.clone(), memory: spec.dense_memory(env.optimizer), tensors, rows };
-        if on_device {
-            table.initialise_on_device(env)?;
-        } else {
-            table.initialise(env);
+        initialise(env, spec, &rows.weights)?;
+        for (mat, state) in rows.states.iter().zip(env.optimizer.states()) {
+            fill_state(env, mat, state.initial)?;
         }
-        Ok(table)
-    }
-
-    /// The same values as on the CPU, made there and copied.
-    fn initialise_on_device(&self, env: &TableEnv) -> Result<()> {
-        let (pool, dim) = (env.stream.pool(), self.spec.dim);
-        let values = env.initial_values(&self.spec);
-        if !values.are_zero() {
-            let task = (INIT_CHUNK / dim).max(1);
-            let step = (task * INIT_CHUNKS_AT_ONCE).min(self.spec.rows as usize);
-            let mut rows = vec![0.0; step * dim];
-            for first in (0..self.spec.rows).step_by(step) {
-                let count = step.min((self.spec.rows - first) as usize);
-                pool.chunks_mut(&mut rows[..count * dim], task * dim, |chunk, out| {
-                    let first = first + (chunk * task) as u64;
-                    values.fill_rows(dim, |index| env.row_of_local(first + index), out);
-                });
-                write_rows(&self.rows.weights, first, &rows[..count * dim])?;
-            }
-        }
-        for (mat, state) in self.rows.states.iter().zip(env.optimizer.states()) {
-            if state.initial != 0.0 {
-                let step = (INIT_CHUNK * INIT_CHUNKS_AT_ONCE / mat.cols()).min(mat.rows());
-                let rows = vec![state.initial; step * mat.cols()];
-                for first in (0..mat.rows()).step_by(step) {
-                    let count = step.min(mat.rows() - first);
-                    write_rows(mat, first as u64, &rows[..count * mat.cols()])?;
-                }
-            }
-        }
-        Ok(())
+        Ok(Self { spec: spec.clone(), memory: spec.dense_memory(env.optimizer), tensors, rows })
     }
 
     /// One row of the weights and of each state, from a device.
@@ -135,28 +98,6 @@ impl DenseTable {
             }
         }
         Ok(())
-    }
-
-    fn initialise(&self, env: &TableEnv) {
-        let pool = env.stream.pool();
-        let values = env.initial_values(&self.spec);
-        if !values.are_zero() && env.shard.is_some() {
-            let dim = self.spec.dim;
-            let rows_at_once = (INIT_CHUNK / dim).max(1);
-            pool.chunks_mut(self.rows.weights.write::<f32>().data_mut(), rows_at_once * dim, |chunk, out| {
-                let first = (chunk * rows_at_once) as u64;
-                values.fill_rows(dim, |index| env.row_of_local(first + index), out);
-            });
-        } else if !values.are_zero() {
-            pool.chunks_mut(self.rows.weights.write::<f32>().data_mut(), INIT_CHUNK, |chunk, out| {
-                values.fill((chunk * INIT_CHUNK) as u64, out);
-            });
-        }
-        for (mat, state) in self.rows.states.iter().zip(env.optimizer.states()) {
-            if state.initial != 0.0 {
-                pool.chunks_mut(mat.write::<f32>().data_mut(), INIT_CHUNK, |_, out| out.fill(state.initial));
-            }
-        }
     }
 
     fn tensor_mats(&self) -> impl Iterator<Item = (&TensorSpec, &Mat)> {

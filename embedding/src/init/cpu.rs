@@ -1,48 +1,43 @@
-//! Initial values: a function of seed, table, row and column, whoever asks and wherever the row lies.
+//! Initial values on the processor: counters worked on side by side.
 
-use crate::table::{Init, TableSpec};
+use super::InitialValues;
+use crate::registry::TableEnv;
 use headlong_device::rng::CounterRng;
-use headlong_device::vectorized;
-
-/// Keeps the tables' random streams apart from those of other rooms under the same seed.
-const STREAM_OF_TABLES: u64 = 0x7461_626c_0000_0000;
+use headlong_device::{Mat, vectorized};
 
 /// Counters worked on side by side: the four words of each become four neighbouring elements.
 const LANES: usize = 16;
 
-/// The initial weights of one table.
-#[derive(Debug, Clone, Copy)]
-pub struct InitialValues {
-    rng: CounterRng,
-    /// Of raw ids, each of which is a stream of its own: every one of the 2⁶⁴ has its own numbers.
-    seed_of_ids: u64,
-    bound: f32,
+/// Elements that one task writes: a mebibyte, and a multiple of the generator's group.
+const CHUNK: usize = 1 << 18;
+
+/// Fills the rows of `weights`, in parallel on the stream's pool.
+pub(super) fn initialise(env: &TableEnv, values: &InitialValues, weights: &Mat) {
+    let (pool, dim) = (env.stream.pool(), weights.cols());
+    let mut weights = weights.write::<f32>();
+    if env.shard.is_none() {
+        pool.chunks_mut(weights.data_mut(), CHUNK, |chunk, out| values.fill((chunk * CHUNK) as u64, out));
+        return;
+    }
+    let rows_at_once = (CHUNK / dim).max(1);
+    pool.chunks_mut(weights.data_mut(), rows_at_once * dim, |chunk, out| {
+        let first = (chunk * rows_at_once) as u64;
+        values.fill_rows(dim, |index| env.row_of_local(first + index), out);
+    });
+}
+
+/// Sets every element of `state` to `value`.
+pub(super) fn fill(env: &TableEnv, state: &Mat, value: f32) {
+    env.stream.pool().chunks_mut(state.write::<f32>().data_mut(), CHUNK, |_, out| out.fill(value));
 }
 
 impl InitialValues {
-    /// Those of table number `table_index` of the model under `seed`.
-    pub fn new(spec: &TableSpec, seed: u64, table_index: u64) -> Self {
-        let bound = match spec.init {
-            Init::UniformByRows => (1.0 / (spec.rows as f64).sqrt()) as f32,
-            Init::Uniform { bound } => bound,
-            Init::Zeros => 0.0,
-        };
-        let rng = CounterRng::new(seed, STREAM_OF_TABLES | table_index);
-        let [low, high, ..] = rng.bits(u64::MAX);
-        Self { rng, seed_of_ids: u64::from(high) << 32 | u64::from(low), bound }
-    }
-
     /// Fills `out` with the values of raw id `id`.
     pub fn fill_id(&self, id: u64, out: &mut [f32]) {
         if self.are_zero() {
             return out.fill(0.0);
         }
         CounterRng::new(self.seed_of_ids, id).fill_uniform(0, -self.bound, self.bound, out);
-    }
-
-    /// Whether all values are zero, as fresh memory is.
-    pub fn are_zero(&self) -> bool {
-        self.bound == 0.0
     }
 
     /// Fills `out` with the elements from `first_element` on, counted row by row: `row · dim + column`.
@@ -117,58 +112,5 @@ vectorized! {
         for (counters, values) in counters.chunks(LANES).zip(out.chunks_mut(4 * LANES)) {
             fill_lanes(rng, |lane| counters[lane.min(counters.len() - 1)], bound, values);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn any_cut_gives_the_same_values() {
-        let values = InitialValues::new(&TableSpec::new("t", 400, 5), 7, 3);
-        let mut whole = vec![0.0; 2000];
-        values.fill(0, &mut whole);
-        assert!(whole.iter().all(|x| x.abs() <= 0.05));
-        assert!(whole.iter().any(|x| *x < -0.04) && whole.iter().any(|x| *x > 0.04));
-        for (first, len) in [(0, 2000), (1, 1999), (3, 5), (7, 130), (64, 64), (1030, 900), (1999, 1)] {
-            let mut part = vec![9.0; len];
-            values.fill(first as u64, &mut part);
-            assert_eq!(part, whole[first..first + len], "elements {first}+{len}");
-        }
-    }
-
-    /// Rows in any order, and dims that fill groups of lanes or do not: what `fill` says of each row.
-    #[test]
-    fn rows_one_by_one_are_the_same_values() {
-        for dim in [1, 4, 5, 16, 20, 128, 2052] {
-            let values = InitialValues::new(&TableSpec::new("t", 1 << 40, dim), 7, 3);
-            let row_of = |index: u64| (index * 0x0004_0001 + 5) % (1 << 34);
-            for rows in [0, 1, 3, 150] {
-                let mut out = vec![9.0; rows * dim];
-                values.fill_rows(dim, row_of, &mut out);
-                for (index, row) in (0..).zip(out.chunks(dim)) {
-                    let mut expected = vec![0.0; dim];
-                    values.fill(row_of(index) * dim as u64, &mut expected);
-                    assert_eq!(row, expected, "row {index} of dim {dim}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn seed_and_table_matter_and_zeros_are_zero() {
-        let spec = TableSpec::new("t", 100, 4);
-        let first = |seed, table| {
-            let mut out = [0.0; 4];
-            InitialValues::new(&spec, seed, table).fill(40, &mut out);
-            out
-        };
-        assert_ne!(first(1, 0), first(2, 0));
-        assert_ne!(first(1, 0), first(1, 1));
-        let zeros = TableSpec { init: Init::Zeros, ..spec.clone() };
-        let mut out = [1.0; 3];
-        InitialValues::new(&zeros, 1, 0).fill(2, &mut out);
-        assert_eq!(out, [0.0; 3]);
     }
 }
