@@ -3,4 +3,5 @@
 //! [`nic`] says what a network card can do, in this room's words. Whoever provides cards implements it: libibverbs opened at
 //! run time, or a fabric of this process with a seed.
 
+pub mod fake;
 pub mod nic;

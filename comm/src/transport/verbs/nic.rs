@@ -267,9 +267,13 @@ pub trait QueuePair: Send {
 
     /// Keeps a chain of work requests, which are posted together and in order.
     ///
+    /// # Safety
+    /// The memory of inline requests is mapped whenever the chain is posted, and not written meanwhile: the processor takes the
+    /// bytes, and no key guards them.
+    ///
     /// # Errors
     /// When a request has more segments or inline bytes than the queue pair allows.
-    fn prepare(&mut self, chain: &[Request]) -> NicResult<Prepared>;
+    unsafe fn prepare(&mut self, chain: &[Request]) -> NicResult<Prepared>;
 
     /// Posts a prepared chain. `patches` change it, this time and for all later times. Nothing is allocated.
     ///
