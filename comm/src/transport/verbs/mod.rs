@@ -5,3 +5,4 @@
 
 pub mod fake;
 pub mod nic;
+pub mod sys;
