@@ -1,12 +1,22 @@
-//! The tcp transport carries every message, of any length, and finds out ranks that are not in step.
+//! What carries the payload of processes carries every message, of any length, and finds out ranks that are not in step: TCP,
+//! shared memory, and both.
 
 mod tcp_support;
 
 use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{CommError, CommOptions, Communicator, Rank};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use tcp_support::{Way, over_every_way};
+
+over_every_way!(
+    messages_of_all_lengths_among_four_ranks,
+    collectives_equal_those_between_threads,
+    a_rank_in_another_operation_is_named_with_both_operations,
+    an_own_failure_reaches_everybody_with_its_reason,
+    a_rank_that_is_alive_but_never_comes_is_named_after_the_deadline,
+    a_rank_that_leaves_without_goodbye_has_failed_and_dropping_is_quick,
+);
 
 fn step(sequence: u64) -> StepId {
     StepId { sequence, step: 0, fingerprint: 5, operation: "test" }
@@ -37,9 +47,9 @@ fn talk(
     Ok(())
 }
 
-#[test]
-fn messages_of_all_lengths_among_four_ranks() {
-    let ranks = tcp_support::job(4);
+fn messages_of_all_lengths_among_four_ranks(way: Way) {
+    let ranks = way.job(4);
+    assert_eq!(ranks[0].name(), way.name());
     let lengths: [&(dyn Fn(usize, usize) -> usize + Sync); 4] =
         [&|_, _| 0, &|from, to| from * 1000 + to, &|from, _| if from == 2 { 3 << 20 } else { 1 }, &|_, _| {
             700_001
@@ -58,8 +68,7 @@ fn messages_of_all_lengths_among_four_ranks() {
 }
 
 /// The collectives give the same bits as between threads.
-#[test]
-fn collectives_over_tcp_equal_those_between_threads() {
+fn collectives_equal_those_between_threads(way: Way) {
     let results = |communicators: Vec<Communicator>| -> Vec<Vec<f32>> {
         thread::scope(|scope| {
             let runs: Vec<_> = communicators
@@ -81,18 +90,14 @@ fn collectives_over_tcp_equal_those_between_threads() {
         })
     };
     let options = CommOptions::default();
-    let transports = tcp_support::job(3);
-    let over_tcp = transports.iter().map(|transport| {
-        let transport: Arc<dyn Transport> = transport.clone();
-        Communicator::new(transport, options.clone())
-    });
-    let topology = headlong_comm::Topology::one_node(3);
-    assert_eq!(results(over_tcp.collect()), results(Communicator::local(&topology, options.clone())));
+    let transports = way.job(3);
+    let topology = transports[0].topology().clone();
+    let ours = transports.iter().map(|transport| Communicator::new(transport.clone(), options.clone()));
+    assert_eq!(results(ours.collect()), results(Communicator::local(&topology, options.clone())));
 }
 
-#[test]
-fn a_rank_in_another_operation_is_named_with_both_operations() {
-    let ranks = tcp_support::job(2);
+fn a_rank_in_another_operation_is_named_with_both_operations(way: Way) {
+    let ranks = way.job(2);
     let errors: Vec<CommError> = thread::scope(|scope| {
         let talks: Vec<_> = ranks
             .iter()
@@ -109,9 +114,8 @@ fn a_rank_in_another_operation_is_named_with_both_operations() {
     assert!(text.contains("number 9 step 0, 4 bytes") && text.contains("number 9 step 0, 5 bytes"), "{text}");
 }
 
-#[test]
-fn an_own_failure_reaches_everybody_with_its_reason() {
-    let ranks = tcp_support::job(3);
+fn an_own_failure_reaches_everybody_with_its_reason(way: Way) {
+    let ranks = way.job(3);
     let failure = CommError::Aborted { culprit: Rank(2), reason: "part-00007.txt, line 12: bad row".into() };
     let begin = Instant::now();
     thread::scope(|scope| {
@@ -130,16 +134,11 @@ fn an_own_failure_reaches_everybody_with_its_reason() {
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
 }
 
-#[test]
-fn a_rank_that_is_alive_but_never_comes_is_named_after_the_deadline() {
+fn a_rank_that_is_alive_but_never_comes_is_named_after_the_deadline(way: Way) {
     let port = tcp_support::reserve_port();
-    let all = (0..3).map(|rank| {
-        let mut options = tcp_support::options(rank, 3, port.port);
-        options.deadlines.operation = Duration::from_millis(700);
-        options
-    });
-    let ranks: Vec<_> =
-        tcp_support::join_all(all.collect()).into_iter().map(|joined| joined.expect("joins")).collect();
+    let mut all = way.job_options(3, port.port);
+    all.iter_mut().for_each(|options| options.deadlines.operation = Duration::from_millis(700));
+    let ranks = way.join_all(all);
     // Rank 0 waits for rank 1 only, and rank 1 for rank 2: the one at the end of the chain is the culprit.
     let wait_for = |transport: &dyn Transport, from: usize| {
         let mut bytes = [0; 8];
@@ -158,9 +157,8 @@ fn a_rank_that_is_alive_but_never_comes_is_named_after_the_deadline() {
     });
 }
 
-#[test]
-fn a_rank_that_leaves_without_goodbye_has_failed_and_dropping_is_quick() {
-    let mut ranks = tcp_support::job(2);
+fn a_rank_that_leaves_without_goodbye_has_failed_and_dropping_is_quick(way: Way) {
+    let mut ranks = way.job(2);
     let begin = Instant::now();
     drop(ranks.remove(1));
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());

@@ -1,4 +1,5 @@
-//! Processes are killed, stopped and started wrongly: the others end within seconds, and their error names the culprit.
+//! Processes are killed, stopped and started wrongly: the others end within seconds, and their error names the culprit,
+//! whatever carries their payload.
 
 mod tcp_support;
 
@@ -6,7 +7,24 @@ use rustix::process::Signal;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
-use tcp_support::{ReservedPort, reserve_port};
+use tcp_support::{ReservedPort, Way, over_every_way, reserve_port};
+
+// What happens before payload has a way of its own stands below, with TCP alone.
+over_every_way!(
+    a_job_that_goes_well_leaves_nothing_behind,
+    killed_mid_collective,
+    rank_0_killed_mid_collective,
+    stopped_mid_collective_found_by_its_silence,
+    rank_0_stopped_mid_collective,
+    stopped_mid_collective_found_by_the_deadline_of_the_step,
+    an_own_failure_is_told_to_all_with_its_reason,
+    killed_at_shutdown,
+    rank_0_killed_at_shutdown,
+    stopped_at_shutdown,
+    ended_without_goodbye,
+    a_duplicate_of_a_running_rank,
+    killed_while_paths_are_chosen,
+);
 
 /// Deadlines of the children, in the order in which they fire: silence before a step's deadline.
 const DEADLINES: &[&str] =
@@ -30,17 +48,18 @@ struct Job {
     port: ReservedPort,
     size: usize,
     processes: Vec<Option<Process>>,
+    way: Way,
 }
 
 impl Job {
-    fn new(size: usize) -> Self {
+    fn new(way: Way, size: usize) -> Self {
         let processes = (0..size).map(|_| None).collect();
-        Self { begin: Instant::now(), port: reserve_port(), size, processes }
+        Self { begin: Instant::now(), port: reserve_port(), size, processes, way }
     }
 
     /// A job whose ranks all run with `arguments`.
-    fn start(size: usize, arguments: &[&str]) -> Self {
-        let mut job = Self::new(size);
+    fn start(way: Way, size: usize, arguments: &[&str]) -> Self {
+        let mut job = Self::new(way, size);
         (0..size).for_each(|rank| job.spawn(rank, arguments));
         job
     }
@@ -53,6 +72,7 @@ impl Job {
     fn process(&self, rank: usize, arguments: &[&str]) -> Process {
         let mut child = Command::new(env!("CARGO_BIN_EXE_comm-try"))
             .args(DEADLINES)
+            .args(self.way.arguments())
             .args(arguments)
             .env_clear()
             .env("HEADLONG_RANK", rank.to_string())
@@ -133,11 +153,10 @@ impl Drop for Job {
     }
 }
 
-#[test]
-fn a_job_that_goes_well_leaves_nothing_behind() {
+fn a_job_that_goes_well_leaves_nothing_behind(way: Way) {
     let shared_memory = || std::fs::read_dir("/dev/shm").map_or(0, |entries| entries.count());
     let before = shared_memory();
-    let mut job = Job::start(3, &["--steps", "20"]);
+    let mut job = Job::start(way, 3, &["--steps", "20"]);
     for rank in 0..3 {
         let Outcome { code, errors } = job.outcome(rank);
         assert_eq!((code, errors.as_str()), (Some(0), ""), "rank {rank}");
@@ -149,7 +168,7 @@ fn a_job_that_goes_well_leaves_nothing_behind() {
 
 #[test]
 fn killed_before_the_rendezvous() {
-    let mut job = Job::new(3);
+    let mut job = Job::new(Way::Tcp, 3);
     let short = ["--rendezvous-ms", "1500"];
     [0, 2].iter().for_each(|rank| job.spawn(*rank, &short));
     job.spawn(1, &["--before-join-ms", "60000"]);
@@ -164,7 +183,7 @@ fn killed_before_the_rendezvous() {
 
 #[test]
 fn stopped_before_the_rendezvous() {
-    let mut job = Job::new(2);
+    let mut job = Job::new(Way::Tcp, 2);
     job.spawn(0, &["--rendezvous-ms", "1500"]);
     job.spawn(1, &["--before-join-ms", "60000"]);
     job.wait_for(1, "started");
@@ -175,7 +194,7 @@ fn stopped_before_the_rendezvous() {
 
 /// Rank 2 never comes, so rank 1 waits in the rendezvous when it happens.
 fn during_the_rendezvous(victim: usize, signal: Signal) -> (Job, Outcome) {
-    let mut job = Job::new(3);
+    let mut job = Job::new(Way::Tcp, 3);
     [0, 1].iter().for_each(|rank| job.spawn(*rank, &[]));
     job.wait_for(0, "started");
     job.wait_for(1, "started");
@@ -206,7 +225,7 @@ fn rank_0_stopped_during_the_rendezvous() {
 /// A rank that is stopped while it waits is found when the job starts without it.
 #[test]
 fn stopped_during_the_rendezvous() {
-    let mut job = Job::new(3);
+    let mut job = Job::new(Way::Tcp, 3);
     [0, 1].iter().for_each(|rank| job.spawn(*rank, &[]));
     job.wait_for(1, "started");
     std::thread::sleep(Duration::from_millis(300));
@@ -216,9 +235,9 @@ fn stopped_during_the_rendezvous() {
 }
 
 /// A job in the middle of its steps; `victim` gets the signal. How long the others take to end.
-fn mid_step(victim: usize, signal: Signal, words: &str, rest: &[&str]) -> Duration {
+fn mid_step(way: Way, victim: usize, signal: Signal, words: &str, rest: &[&str]) -> Duration {
     let arguments = [&["--steps", "1000000", "--elements", "20000"], rest].concat();
-    let mut job = Job::start(3, &arguments);
+    let mut job = Job::start(way, 3, &arguments);
     (0..3).for_each(|rank| job.wait_for(rank, "step 5"));
     let mut drains = Vec::new();
     for process in job.processes.iter_mut().flatten() {
@@ -244,41 +263,35 @@ fn spare_stdout() -> ChildStdout {
     stdout
 }
 
-#[test]
-fn killed_mid_collective() {
-    let took = mid_step(2, Signal::KILL, "is gone", &[]);
+fn killed_mid_collective(way: Way) {
+    let took = mid_step(way, 2, Signal::KILL, "is gone", &[]);
     assert!(took < Duration::from_millis(900), "{took:?}");
 }
 
-#[test]
-fn rank_0_killed_mid_collective() {
-    let took = mid_step(0, Signal::KILL, "is gone", &[]);
+fn rank_0_killed_mid_collective(way: Way) {
+    let took = mid_step(way, 0, Signal::KILL, "is gone", &[]);
     assert!(took < Duration::from_millis(1500), "{took:?}");
 }
 
-#[test]
-fn stopped_mid_collective_found_by_its_silence() {
-    let took = mid_step(1, Signal::STOP, "has not come to heartbeat number", &[]);
+fn stopped_mid_collective_found_by_its_silence(way: Way) {
+    let took = mid_step(way, 1, Signal::STOP, "has not come to heartbeat number", &[]);
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
-#[test]
-fn rank_0_stopped_mid_collective() {
-    let took = mid_step(0, Signal::STOP, "has not come to heartbeat number", &[]);
+fn rank_0_stopped_mid_collective(way: Way) {
+    let took = mid_step(way, 0, Signal::STOP, "has not come to heartbeat number", &[]);
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 /// With a step's deadline before the silence, the step names the culprit.
-#[test]
-fn stopped_mid_collective_found_by_the_deadline_of_the_step() {
+fn stopped_mid_collective_found_by_the_deadline_of_the_step(way: Way) {
     let rest = ["--operation-ms", "700", "--silence-ms", "60000"];
-    let took = mid_step(1, Signal::STOP, "has not come to all", &rest);
+    let took = mid_step(way, 1, Signal::STOP, "has not come to all", &rest);
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
-#[test]
-fn an_own_failure_is_told_to_all_with_its_reason() {
-    let mut job = Job::new(3);
+fn an_own_failure_is_told_to_all_with_its_reason(way: Way) {
+    let mut job = Job::new(way, 3);
     [0, 1].iter().for_each(|rank| job.spawn(*rank, &["--steps", "100"]));
     job.spawn(2, &["--steps", "100", "--fail-at", "7"]);
     for rank in 0..3 {
@@ -288,8 +301,8 @@ fn an_own_failure_is_told_to_all_with_its_reason() {
     }
 }
 
-fn at_shutdown(victim: usize, signal: Signal, words: &str) {
-    let mut job = Job::new(3);
+fn at_shutdown(way: Way, victim: usize, signal: Signal, words: &str) {
+    let mut job = Job::new(way, 3);
     for rank in 0..3 {
         let hold = if rank == victim { "60000" } else { "0" };
         job.spawn(rank, &["--steps", "3", "--before-close-ms", hold]);
@@ -299,24 +312,20 @@ fn at_shutdown(victim: usize, signal: Signal, words: &str) {
     job.assert_others_name(victim, words);
 }
 
-#[test]
-fn killed_at_shutdown() {
-    at_shutdown(2, Signal::KILL, "is gone");
+fn killed_at_shutdown(way: Way) {
+    at_shutdown(way, 2, Signal::KILL, "is gone");
 }
 
-#[test]
-fn rank_0_killed_at_shutdown() {
-    at_shutdown(0, Signal::KILL, "is gone");
+fn rank_0_killed_at_shutdown(way: Way) {
+    at_shutdown(way, 0, Signal::KILL, "is gone");
 }
 
-#[test]
-fn stopped_at_shutdown() {
-    at_shutdown(1, Signal::STOP, "heartbeat");
+fn stopped_at_shutdown(way: Way) {
+    at_shutdown(way, 1, Signal::STOP, "heartbeat");
 }
 
-#[test]
-fn ended_without_goodbye() {
-    let mut job = Job::new(2);
+fn ended_without_goodbye(way: Way) {
+    let mut job = Job::new(way, 2);
     job.spawn(0, &["--steps", "3"]);
     job.spawn(1, &["--steps", "3", "--no-goodbye"]);
     assert_eq!(job.outcome(1).code, Some(0));
@@ -324,9 +333,8 @@ fn ended_without_goodbye() {
 }
 
 /// A second process with a rank of a running job is refused; the job goes on.
-#[test]
-fn a_duplicate_of_a_running_rank() {
-    let mut job = Job::start(2, &["--steps", "40", "--step-ms", "20"]);
+fn a_duplicate_of_a_running_rank(way: Way) {
+    let mut job = Job::start(way, 2, &["--steps", "40", "--step-ms", "20"]);
     job.wait_for(0, "step 2");
     let Outcome { code, errors } = end_of(job.process(1, &[]), job.begin);
     assert!(code == Some(3) && errors.contains("a second rank 1"), "{errors}");
@@ -339,7 +347,7 @@ fn a_duplicate_of_a_running_rank() {
 /// Different settings: both processes say which rank has them.
 #[test]
 fn processes_with_different_settings() {
-    let mut job = Job::new(2);
+    let mut job = Job::new(Way::Tcp, 2);
     job.spawn(0, &["--config", "1"]);
     job.spawn(1, &["--config", "2"]);
     for rank in 0..2 {
@@ -349,4 +357,14 @@ fn processes_with_different_settings() {
             "{errors}"
         );
     }
+}
+
+/// The job has come together, and its ranks tell each other what they can: one of them never does.
+fn killed_while_paths_are_chosen(way: Way) {
+    let mut job = Job::new(way, 3);
+    [0, 1].iter().for_each(|rank| job.spawn(*rank, &[]));
+    job.spawn(2, &["--before-choice-ms", "60000"]);
+    job.wait_for(2, "joined");
+    job.signal(2, Signal::KILL);
+    job.assert_others_name(2, "is gone");
 }

@@ -132,7 +132,7 @@ pub fn join(options: &JoinOptions) -> Result<Arc<TcpTransport>> {
         );
     }
     if launch.world_size == 1 {
-        return alone(options, remarks);
+        return alone(options, secret, remarks);
     }
     let joined = match launch.rank {
         Rank(0) => gather::gather(options, &secret)?,
@@ -141,10 +141,18 @@ pub fn join(options: &JoinOptions) -> Result<Arc<TcpTransport>> {
     connect(options, &secret, joined, remarks)
 }
 
-fn alone(options: &JoinOptions, remarks: Vec<String>) -> Result<Arc<TcpTransport>> {
+fn alone(options: &JoinOptions, secret: Secret, remarks: Vec<String>) -> Result<Arc<TcpTransport>> {
     let health = Arc::new(Health::new(Rank(0), 1, Vec::new(), options.deadlines.heartbeat)?);
     let (topology, deadlines) = (Topology::single(), options.deadlines);
-    Ok(Arc::new(TcpTransport::new(Parts { health, topology, epoch: 0, deadlines, control: None, remarks })))
+    Ok(Arc::new(TcpTransport::new(Parts {
+        health,
+        topology,
+        epoch: 0,
+        deadlines,
+        control: None,
+        remarks,
+        secret,
+    })))
 }
 
 /// Starts the control thread, then meets the peers.
@@ -165,8 +173,15 @@ fn connect(
         .map_err(|error| system("starting the control thread", &error))?;
     let topology = Topology::from_node_of(node_of);
     // Note: from here on an early return drops the transport, which tells the others.
-    let parts =
-        Parts { health: Arc::clone(&health), topology, epoch, deadlines, control: Some(control), remarks };
+    let parts = Parts {
+        health: Arc::clone(&health),
+        topology,
+        epoch,
+        deadlines,
+        control: Some(control),
+        remarks,
+        secret: secret.clone(),
+    };
     let transport = TcpTransport::new(parts);
     let meeting = Meeting {
         health: &health,

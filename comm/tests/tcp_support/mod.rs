@@ -1,8 +1,10 @@
-//! What the tests of processes joined by TCP have in common.
-#![allow(dead_code, reason = "each test uses a part")]
+//! What the tests of processes joined by TCP have in common, and of what carries their payload instead.
+#![allow(dead_code, unused_macros, unused_imports, reason = "each test uses a part")]
 
 use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
+use headlong_comm::transport::Transport;
+use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{CommError, Rank};
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
@@ -80,3 +82,92 @@ pub fn job(world_size: usize) -> Vec<Arc<TcpTransport>> {
 pub fn job_options(world_size: usize, port: u16) -> Vec<JoinOptions<'static>> {
     (0..world_size).map(|rank| options(rank, world_size, port)).collect()
 }
+
+/// What carries the payload of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The connections of the control plane.
+    Tcp,
+    /// Memory that all ranks share.
+    Shm,
+    /// Two ranks to a node: memory inside, TCP between nodes.
+    Mixed,
+}
+
+impl Way {
+    pub fn wanted(self) -> Wanted {
+        match self {
+            Way::Tcp => Wanted::Tcp,
+            Way::Shm => Wanted::Shm,
+            Way::Mixed => Wanted::Auto,
+        }
+    }
+
+    pub fn ranks_per_node(self) -> usize {
+        if self == Way::Mixed { 2 } else { 0 }
+    }
+
+    /// The name of its transport, among enough ranks for all of its paths.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Tcp => "tcp",
+            Way::Shm => "shm",
+            Way::Mixed => "shm+tcp",
+        }
+    }
+
+    /// For `comm-try`.
+    pub fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Way::Tcp => &["--transport", "tcp"],
+            Way::Shm => &["--transport", "shm"],
+            Way::Mixed => &["--transport", "auto", "--ranks-per-node", "2"],
+        }
+    }
+
+    /// Options of all ranks of a job, in order.
+    pub fn job_options(self, world_size: usize, port: u16) -> Vec<JoinOptions<'static>> {
+        let mut all = job_options(world_size, port);
+        all.iter_mut().for_each(|options| options.ranks_per_node = self.ranks_per_node());
+        all
+    }
+
+    /// Joins all of `all` as threads of this process, and chooses their paths.
+    pub fn join_all(self, all: Vec<JoinOptions<'static>>) -> Vec<Arc<dyn Transport>> {
+        let controls = join_all(all).into_iter().map(|joined| joined.expect("all ranks join"));
+        let options = ChooseOptions { wanted: self.wanted(), network: None };
+        std::thread::scope(|scope| {
+            let options = &options;
+            let choices: Vec<_> =
+                controls.map(|control| scope.spawn(move || choose(control, options))).collect();
+            let chosen = choices.into_iter().map(|choice| choice.join().expect("choosing does not panic"));
+            chosen.map(|chosen| chosen.expect("the paths are there").transport).collect()
+        })
+    }
+
+    /// A whole job of threads, every rank with its own transport.
+    pub fn job(self, world_size: usize) -> Vec<Arc<dyn Transport>> {
+        let port = reserve_port();
+        self.join_all(self.job_options(world_size, port.port))
+    }
+}
+
+/// Each of these functions as a test, once for each [`Way`].
+macro_rules! over_every_way {
+    ($($name:ident),* $(,)?) => {
+        over_every_way!(@ tcp, Tcp, $($name),*);
+        over_every_way!(@ shm, Shm, $($name),*);
+        over_every_way!(@ mixed, Mixed, $($name),*);
+    };
+    (@ $module:ident, $way:ident, $($name:ident),*) => {
+        mod $module {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name(crate::tcp_support::Way::$way);
+                }
+            )*
+        }
+    };
+}
+pub(crate) use over_every_way;

@@ -16,15 +16,16 @@ mod device;
 
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport as _;
+use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
 use headlong_comm::{CommError, CommOptions, Communicator, Rank, launcher_env};
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "comm-try [--steps N] [--elements N] [--step-ms T] [--before-join-ms T] [--before-close-ms T] \
-[--rendezvous-ms T] [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] [--fail-at STEP] [--no-goodbye] [--device ORDINAL|local]";
+const USAGE: &str = "comm-try [--steps N] [--elements N] [--step-ms T] [--before-join-ms T] [--before-choice-ms T] [--before-close-ms T] \
+[--rendezvous-ms T] [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] [--fail-at STEP] [--no-goodbye] \
+[--transport auto|shm|verbs|tcp] [--ranks-per-node N] [--device ORDINAL|local]";
 
 /// What to do.
 struct Settings {
@@ -32,11 +33,14 @@ struct Settings {
     elements: usize,
     step: Duration,
     before_join: Duration,
+    before_choice: Duration,
     before_close: Duration,
     deadlines: Deadlines,
     config: u8,
     fail_at: Option<u64>,
     goodbye: bool,
+    wanted: Wanted,
+    ranks_per_node: usize,
     device: Option<device::Choice>,
 }
 
@@ -63,11 +67,14 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
         elements: 1000,
         step: Duration::ZERO,
         before_join: Duration::ZERO,
+        before_choice: Duration::ZERO,
         before_close: Duration::ZERO,
         deadlines: Deadlines::default(),
         config: 0,
         fail_at: None,
         goodbye: true,
+        wanted: Wanted::Tcp,
+        ranks_per_node: 0,
         device: None,
     };
     while let Some(word) = words.next() {
@@ -76,6 +83,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
             continue;
         }
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+        if word == "--transport" {
+            settings.wanted = value.parse()?;
+            continue;
+        }
         if (word.as_str(), value.as_str()) == ("--device", "local") {
             settings.device = Some(device::Choice::Local);
             continue;
@@ -87,11 +98,13 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
             "--elements" => settings.elements = number as usize,
             "--step-ms" => settings.step = time,
             "--before-join-ms" => settings.before_join = time,
+            "--before-choice-ms" => settings.before_choice = time,
             "--before-close-ms" => settings.before_close = time,
             "--rendezvous-ms" => settings.deadlines.rendezvous = time,
             "--operation-ms" => settings.deadlines.operation = time,
             "--heartbeat-ms" => settings.deadlines.heartbeat = time,
             "--silence-ms" => settings.deadlines.silence = time,
+            "--ranks-per-node" => settings.ranks_per_node = number as usize,
             "--config" => settings.config = number as u8,
             "--device" => settings.device = Some(device::Choice::Ordinal(number as u32)),
             "--fail-at" => settings.fail_at = Some(number),
@@ -121,12 +134,19 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     let mut options = JoinOptions::new(launch, [settings.config; 32]);
     options.deadlines = settings.deadlines;
     options.progress = Some(&progress);
-    let transport = join(&options)?;
+    options.ranks_per_node = settings.ranks_per_node;
+    let control = join(&options)?;
     if rank == Rank(0) {
-        transport.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
+        control.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
     }
-    let topology = transport.topology();
+    let topology = control.topology().clone();
     say(rank, &format!("joined {} ranks on {} nodes", topology.num_ranks(), topology.num_nodes()));
+    sleep(settings.before_choice);
+    let chosen = choose(control, &ChooseOptions { wanted: settings.wanted, network: None })?;
+    if rank == Rank(0) {
+        chosen.table().lines().for_each(|line| say(rank, line));
+    }
+    let transport = chosen.transport;
     let communicator = Communicator::new(transport.clone(), CommOptions::default());
     match settings.device {
         Some(choice) => device::steps(settings, &communicator, choice)?,
@@ -138,7 +158,7 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     }
     say(rank, "closing");
     transport.close()?;
-    drop((communicator, Arc::into_inner(transport)));
+    drop((communicator, transport));
     say(rank, "done");
     Ok(())
 }

@@ -31,11 +31,6 @@ impl TcpPath {
     }
 }
 
-fn wire(head: &Head) -> Header {
-    let Head { epoch, sequence, step, fingerprint, length } = *head;
-    Header { epoch, sequence, step, fingerprint, length }
-}
-
 fn progress(moved: usize, at: &mut usize, total: usize) -> Progress {
     *at += moved;
     if *at == total { Progress::Done } else { Progress::Moved }
@@ -56,7 +51,7 @@ impl Path for TcpPath {
     fn send(&mut self, head: &Head, bytes: &[u8], at: &mut usize) -> Result<Progress, PathError> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let sent = if *at < HEADER_BYTES {
-            let header = wire(head).to_bytes();
+            let header = Header::from(*head).to_bytes();
             let parts = [IoSlice::new(&header[*at..]), IoSlice::new(bytes)];
             rustix::net::sendmsg(&self.stream, &parts, &mut Default::default(), flags)
         } else {
@@ -82,7 +77,7 @@ impl Path for TcpPath {
             Ok(received) => progress(received, at, total),
             Err(error) => return refused(error),
         };
-        if !had_header && *at >= HEADER_BYTES && self.incoming != wire(head).to_bytes() {
+        if !had_header && *at >= HEADER_BYTES && self.incoming != Header::from(*head).to_bytes() {
             return Err(mismatch(&self.incoming));
         }
         Ok(moved)
@@ -91,9 +86,7 @@ impl Path for TcpPath {
 
 fn mismatch(found: &[u8; HEADER_BYTES]) -> PathError {
     match Header::read(found) {
-        Some(Header { epoch, sequence, step, fingerprint, length }) => {
-            PathError::Mismatch(Head { epoch, sequence, step, fingerprint, length })
-        }
+        Some(header) => PathError::Mismatch(header.into()),
         None => PathError::Failed(Header::describe(found)),
     }
 }

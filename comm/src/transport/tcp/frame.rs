@@ -2,6 +2,7 @@
 
 use crate::operation;
 use crate::transport::StepId;
+use crate::transport::paths::Head;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
@@ -20,6 +21,20 @@ pub struct Header {
     pub fingerprint: u32,
     /// Bytes that follow.
     pub length: u64,
+}
+
+impl From<Head> for Header {
+    fn from(head: Head) -> Self {
+        let Head { epoch, sequence, step, fingerprint, length } = head;
+        Self { epoch, sequence, step, fingerprint, length }
+    }
+}
+
+impl From<Header> for Head {
+    fn from(header: Header) -> Self {
+        let Header { epoch, sequence, step, fingerprint, length } = header;
+        Self { epoch, sequence, step, fingerprint, length }
+    }
 }
 
 impl Header {

@@ -13,6 +13,7 @@ pub mod mesh;
 
 use crate::error::{CommError, Result};
 use crate::rendezvous::Deadlines;
+use crate::rendezvous::proof::Secret;
 use crate::topology::{Rank, Topology};
 use crate::transport::{Incoming, Outgoing, StepId, Transport};
 use exchange::{Engine, Pace};
@@ -29,6 +30,7 @@ pub struct TcpTransport {
     engine: Mutex<Engine>,
     control: Mutex<Option<JoinHandle<()>>>,
     remarks: Vec<String>,
+    secret: Secret,
 }
 
 /// What a transport is made of.
@@ -45,15 +47,17 @@ pub struct Parts {
     pub control: Option<JoinHandle<()>>,
     /// What a careful user wants to know.
     pub remarks: Vec<String>,
+    /// What the job's ranks know and nobody else does.
+    pub secret: Secret,
 }
 
 impl TcpTransport {
     /// Puts the parts together.
     pub fn new(parts: Parts) -> Self {
-        let Parts { health, topology, epoch, deadlines, control, remarks } = parts;
+        let Parts { health, topology, epoch, deadlines, control, remarks, secret } = parts;
         let pace = Pace { epoch, deadline: deadlines.operation };
         let engine = Mutex::new(Engine::new(topology.num_ranks()));
-        Self { health, topology, pace, engine, control: Mutex::new(control), remarks }
+        Self { health, topology, pace, engine, control: Mutex::new(control), remarks, secret }
     }
 
     /// The state of the job.
@@ -64,6 +68,11 @@ impl TcpTransport {
     /// Number of this coming-together of the job, equal on all ranks and new each time.
     pub fn epoch(&self) -> u32 {
         self.pace.epoch
+    }
+
+    /// What the job's ranks know and nobody else does.
+    pub fn secret(&self) -> &Secret {
+        &self.secret
     }
 
     /// Longest wait for one step.

@@ -1,0 +1,255 @@
+//! Which path serves which peer: chosen once, by all ranks together, after the rendezvous, and never changed afterwards.
+//!
+//! | wanted | ranks of one node | ranks of different nodes |
+//! |---|---|---|
+//! | `auto` | shared memory where all of the node can, else TCP | verbs where every rank has it, else TCP |
+//! | `shm` | shared memory, or an error | an error |
+//! | `verbs` | shared memory where there are several nodes, verbs where there is one; or an error | verbs, or an error |
+//! | `tcp` | TCP | TCP |
+//!
+//! Every rank tells all others what it can and why it cannot do the rest; all draw the same conclusion from the same words.
+//! What was asked for by name is never replaced by something slower: the error names the first rank that lacks it.
+
+mod table;
+mod words;
+
+pub use table::Row;
+
+use super::Transport;
+use super::paths::{Path, PathTransport, Silent};
+use super::shm::{self, Guest, Neighbourhood, Offer};
+use super::tcp::TcpTransport;
+use crate::error::{CommError, Result};
+use crate::topology::{Rank, Topology};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use words::tell_all;
+
+/// What the user wants between processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Wanted {
+    /// The best that all have.
+    #[default]
+    Auto,
+    /// Shared memory: all ranks on one node.
+    Shm,
+    /// InfiniBand verbs between nodes.
+    Verbs,
+    /// TCP.
+    Tcp,
+}
+
+impl Wanted {
+    /// `auto`, `shm`, `verbs`, `tcp`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Wanted::Auto => "auto",
+            Wanted::Shm => "shm",
+            Wanted::Verbs => "verbs",
+            Wanted::Tcp => "tcp",
+        }
+    }
+}
+
+impl std::str::FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(word: &str) -> std::result::Result<Self, String> {
+        let all = [Wanted::Auto, Wanted::Shm, Wanted::Verbs, Wanted::Tcp];
+        let known = all.into_iter().find(|wanted| wanted.name() == word);
+        known.ok_or_else(|| format!("`{word}`: expected auto, shm, verbs or tcp"))
+    }
+}
+
+/// A network that is not TCP.
+pub trait Network: Send + Sync {
+    /// Whether this rank could use it, or why not. Asked once, of every rank by itself.
+    ///
+    /// # Errors
+    /// Why not: a library that is missing, a port that is down.
+    fn is_there(&self) -> std::result::Result<(), String>;
+
+    /// Paths to all of `peers`. Called on all ranks together, if every rank has said that it is there.
+    ///
+    /// # Errors
+    /// The job's first error.
+    fn connect(&self, control: &TcpTransport, peers: &[Rank]) -> Result<Vec<(Rank, Box<dyn Path>)>>;
+}
+
+/// What the choice depends on; the same on all ranks, but for what their machines have.
+#[derive(Default)]
+pub struct ChooseOptions<'a> {
+    /// What the user wants.
+    pub wanted: Wanted,
+    /// The network besides TCP, where the program has one.
+    pub network: Option<&'a dyn Network>,
+}
+
+/// What was chosen.
+pub struct Chosen {
+    /// Carries the payload; control stays where it was.
+    pub transport: Arc<dyn Transport>,
+    /// For every rank, what serves it and why. The same on all ranks.
+    pub rows: Vec<Row>,
+}
+
+impl Chosen {
+    /// A line for each group of ranks that are served alike, for rank 0 to print.
+    pub fn table(&self) -> String {
+        table::render(&self.rows)
+    }
+}
+
+/// What every rank tells before anything is tried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Word {
+    wanted: Wanted,
+    offer: Offer,
+    network: std::result::Result<(), String>,
+}
+
+/// Can, or why not.
+type Verdict = std::result::Result<(), String>;
+
+/// Chooses the paths of a job that has just come together. All ranks call it, before anything else travels over `control`.
+///
+/// # Errors
+/// [`CommError::Setting`] what was wanted by name and is not there, with the rank that lacks it; the job's first error.
+pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Chosen> {
+    let topology = control.topology().clone();
+    if options.wanted == Wanted::Tcp || topology.num_ranks() == 1 {
+        let rows = table::all_by_tcp(&topology, options.wanted);
+        return Ok(Chosen { transport: control, rows });
+    }
+    let (offer, host) = shm::offer(&control);
+    let network = match options.network {
+        Some(network) => network.is_there(),
+        None => Err("this program has no verbs".to_owned()),
+    };
+    let words = tell_all(&control, &Word { wanted: options.wanted, offer, network })?;
+    let need = Need::of(options.wanted, &topology);
+    let verbs = first_refusal(topology.ranks(), |rank| &words[rank.0].network);
+    let offers: Vec<Offer> = words.into_iter().map(|word| word.offer).collect();
+    let (near, nodes) =
+        if need.shm { meet(&control, &offers, host)? } else { (None, vec![Ok(()); topology.num_nodes()]) };
+    let decision = Decision { topology: &topology, need, nodes, verbs };
+    decision.check_wanted().inspect_err(|error| control.abort(error.clone()))?;
+    let Neighbourhood { mut paths, bell } =
+        near.unwrap_or_else(|| Neighbourhood { paths: Vec::new(), bell: Box::new(Silent) });
+    if let (true, Some(network)) = (decision.uses_verbs(), options.network) {
+        paths.extend(network.connect(&control, &decision.verbs_peers(control.rank()))?);
+    }
+    let rows = table::rows(&decision);
+    Ok(Chosen { transport: Arc::new(PathTransport::new(control, paths, bell)?), rows })
+}
+
+/// What is worth trying, and what must not be missing.
+#[derive(Debug, Clone, Copy)]
+struct Need {
+    wanted: Wanted,
+    /// Ranks of a node try to share memory.
+    shm: bool,
+    /// Ranks of a node use verbs.
+    verbs_inside: bool,
+}
+
+impl Need {
+    fn of(wanted: Wanted, topology: &Topology) -> Self {
+        let verbs_inside = wanted == Wanted::Verbs && num_nodes(topology) == 1;
+        Self { wanted, shm: !verbs_inside, verbs_inside }
+    }
+}
+
+/// Nodes that have ranks.
+fn num_nodes(topology: &Topology) -> usize {
+    (0..topology.num_nodes()).filter(|&node| topology.node_size(node) > 0).count()
+}
+
+fn first_refusal<'w>(ranks: impl IntoIterator<Item = Rank>, word: impl Fn(Rank) -> &'w Verdict) -> Verdict {
+    let refusal = ranks.into_iter().find_map(|rank| Some((rank, word(rank).as_ref().err()?)));
+    refusal.map_or(Ok(()), |(rank, reason)| Err(format!("{rank}: {reason}")))
+}
+
+/// The ranks of each node try to come to one memory. What this rank has of it, if all of its node have it, and each node's
+/// verdict.
+fn meet(
+    control: &TcpTransport,
+    offers: &[Offer],
+    host: Option<shm::Host>,
+) -> Result<(Option<Neighbourhood>, Vec<Verdict>)> {
+    let topology = control.topology();
+    let is_alone = topology.node_size(topology.node_of(control.rank())) == 1;
+    let table = shm::Table::new(control, offers);
+    // Whoever cannot reach its host says so before the host waits for it.
+    let guest = (!is_alone).then(|| table.approach(host));
+    let approached: Verdict = match &guest {
+        Some(Guest::Away(reason)) => Err(reason.clone()),
+        _ => Ok(()),
+    };
+    let verdicts = by_node(topology, &tell_all(control, &approached)?);
+    let own = topology.node_of(control.rank());
+    let met = guest.filter(|_| verdicts[own].is_ok()).map(|guest| table.meet(guest));
+    let verdict: Verdict = match &met {
+        Some(Err(reason)) => Err(reason.clone()),
+        _ => verdicts[own].clone(),
+    };
+    let verdicts = by_node(topology, &tell_all(control, &verdict)?);
+    let near = met.and_then(std::result::Result::ok).filter(|_| verdicts[own].is_ok());
+    Ok((near, verdicts))
+}
+
+/// The first refusal of each node.
+fn by_node(topology: &Topology, words: &[Verdict]) -> Vec<Verdict> {
+    let verdict = |node| first_refusal(topology.ranks_of(node).iter().copied(), |rank| &words[rank.0]);
+    (0..topology.num_nodes()).map(verdict).collect()
+}
+
+/// What all ranks conclude.
+struct Decision<'a> {
+    topology: &'a Topology,
+    need: Need,
+    /// Whether each node's ranks share memory.
+    nodes: Vec<Verdict>,
+    /// Whether every rank has verbs.
+    verbs: Verdict,
+}
+
+impl Decision<'_> {
+    fn uses_verbs(&self) -> bool {
+        self.verbs.is_ok() && (num_nodes(self.topology) > 1 || self.need.verbs_inside)
+    }
+
+    /// Whom a rank reaches by verbs.
+    fn verbs_peers(&self, rank: Rank) -> Vec<Rank> {
+        let is_other = |peer: &Rank| self.topology.node_of(*peer) != self.topology.node_of(rank);
+        let inside = |peer: &Rank| self.need.verbs_inside && *peer != rank;
+        self.topology.ranks().filter(|peer| is_other(peer) || inside(peer)).collect()
+    }
+
+    fn check_wanted(&self) -> Result<()> {
+        let wanted = self.need.wanted;
+        let refuse = |reason: String| {
+            Err(CommError::Setting { setting: format!("transport {}", wanted.name()), reason })
+        };
+        let shm = first_node(&self.nodes);
+        match wanted {
+            Wanted::Shm if num_nodes(self.topology) > 1 => {
+                let other = self
+                    .topology
+                    .ranks()
+                    .find(|&rank| self.topology.node_of(rank) != self.topology.node_of(Rank(0)));
+                refuse(format!(
+                    "shared memory joins the ranks of one node, and {} is on another than rank 0: leave it to \"auto\"",
+                    other.unwrap_or(Rank(0))
+                ))
+            }
+            Wanted::Verbs if self.verbs.is_err() => refuse(self.verbs.clone().err().unwrap_or_default()),
+            Wanted::Shm | Wanted::Verbs if shm.is_err() => refuse(shm.err().unwrap_or_default()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn first_node(nodes: &[Verdict]) -> Verdict {
+    nodes.iter().find(|node| node.is_err()).cloned().unwrap_or(Ok(()))
+}

@@ -1,0 +1,122 @@
+//! What rank 0 prints of the choice.
+
+use super::{Decision, Wanted, num_nodes};
+use crate::topology::{Rank, Topology};
+
+/// What serves one rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The rank.
+    pub rank: Rank,
+    /// Its node.
+    pub node: usize,
+    /// To ranks of its node, and why not faster; none where it has none.
+    pub inside: Option<String>,
+    /// To ranks of other nodes, and why not faster; none where there are none.
+    pub across: Option<String>,
+}
+
+fn row(topology: &Topology, rank: Rank, inside: &str, across: &str) -> Row {
+    let node = topology.node_of(rank);
+    Row {
+        rank,
+        node,
+        inside: (topology.node_size(node) > 1).then(|| inside.to_owned()),
+        across: (num_nodes(topology) > 1).then(|| across.to_owned()),
+    }
+}
+
+/// Everything over TCP, because it was wanted so.
+pub(super) fn all_by_tcp(topology: &Topology, wanted: Wanted) -> Vec<Row> {
+    let why = if wanted == Wanted::Tcp { "tcp (asked for)" } else { "tcp" };
+    topology.ranks().map(|rank| row(topology, rank, why, why)).collect()
+}
+
+/// What was decided, for every rank.
+pub(super) fn rows(decision: &Decision) -> Vec<Row> {
+    let Decision { topology, need, nodes, verbs } = decision;
+    let across = match verbs {
+        Ok(()) => "verbs".to_owned(),
+        Err(reason) => format!("tcp (no verbs: {reason})"),
+    };
+    let inside = |rank| match &nodes[topology.node_of(rank)] {
+        _ if need.verbs_inside => "verbs".to_owned(),
+        Ok(()) => "shm".to_owned(),
+        Err(reason) => format!("tcp (no shared memory: {reason})"),
+    };
+    topology.ranks().map(|rank| row(topology, rank, &inside(rank), &across)).collect()
+}
+
+/// A line for each group of neighbouring ranks that are served alike.
+pub(super) fn render(rows: &[Row]) -> String {
+    let mut lines = Vec::new();
+    for group in rows.chunk_by(|one, other| (&one.inside, &one.across) == (&other.inside, &other.across)) {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
+        let who = match group.len() {
+            1 => format!("{}", first.rank),
+            _ => format!("ranks {} to {}", first.rank.0, last.rank.0),
+        };
+        let inside = first.inside.as_ref().map(|way| format!("inside the node by {way}"));
+        let across = first.across.as_ref().map(|way| format!("between nodes by {way}"));
+        let ways: Vec<String> = [inside, across].into_iter().flatten().collect();
+        lines.push(format!("{who}: {}", if ways.is_empty() { "alone".to_owned() } else { ways.join(", ") }));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Need, Verdict};
+    use super::*;
+
+    fn table(node_of: &[usize], wanted: Wanted, nodes: &[Verdict], verbs: Verdict) -> String {
+        let topology = Topology::from_node_of(node_of.to_vec());
+        let need = Need::of(wanted, &topology);
+        render(&rows(&Decision { topology: &topology, need, nodes: nodes.to_vec(), verbs }))
+    }
+
+    #[test]
+    fn ranks_that_are_served_alike_share_a_line_and_reasons_stand_in_it() {
+        let no = |reason: &str| Err(reason.to_owned());
+        assert_eq!(
+            table(&[0, 0, 0, 0], Wanted::Auto, &[Ok(())], no("no library")),
+            "ranks 0 to 3: inside the node by shm"
+        );
+        assert_eq!(
+            table(
+                &[0, 0, 1, 1, 2],
+                Wanted::Auto,
+                &[Ok(()), no("rank 3: another container"), Ok(())],
+                no("rank 4: no port")
+            ),
+            "ranks 0 to 1: inside the node by shm, between nodes by tcp (no verbs: rank 4: no port)\n\
+             ranks 2 to 3: inside the node by tcp (no shared memory: rank 3: another container), between nodes by tcp (no verbs: rank 4: no port)\n\
+             rank 4: between nodes by tcp (no verbs: rank 4: no port)"
+        );
+        assert_eq!(
+            table(&[0, 0], Wanted::Verbs, &[Ok(())], Ok(())),
+            "ranks 0 to 1: inside the node by verbs"
+        );
+        assert_eq!(table(&[0], Wanted::Auto, &[Ok(())], Ok(())), "rank 0: alone");
+    }
+
+    #[test]
+    fn what_was_asked_for_by_name_is_never_replaced() {
+        let check = |node_of: &[usize], wanted, nodes: &[Verdict], verbs: Verdict| {
+            let topology = Topology::from_node_of(node_of.to_vec());
+            let need = Need::of(wanted, &topology);
+            let decision = Decision { topology: &topology, need, nodes: nodes.to_vec(), verbs };
+            decision.check_wanted().map_err(|error| error.to_string())
+        };
+        let no = |reason: &str| Err(reason.to_owned());
+        let found = check(&[0, 0], Wanted::Shm, &[no("rank 1: no memfd")], Ok(()));
+        assert_eq!(found, Err("transport shm: rank 1: no memfd".into()));
+        let found = check(&[0, 0, 1], Wanted::Shm, &[Ok(()), Ok(())], Ok(()));
+        assert!(found.is_err_and(|text| text.contains("rank 2 is on another than rank 0")));
+        let found = check(&[0, 1], Wanted::Verbs, &[Ok(()), Ok(())], no("rank 1: no libibverbs.so.1"));
+        assert_eq!(found, Err("transport verbs: rank 1: no libibverbs.so.1".into()));
+        let found = check(&[0, 0, 1], Wanted::Verbs, &[no("rank 1: no memfd"), Ok(())], Ok(()));
+        assert_eq!(found, Err("transport verbs: rank 1: no memfd".into()));
+        assert_eq!(check(&[0, 0, 1], Wanted::Auto, &[no("a"), no("b")], no("c")), Ok(()));
+    }
+}

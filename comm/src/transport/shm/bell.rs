@@ -1,0 +1,53 @@
+//! A rank's bell: a word in the shared memory at which it sleeps, and which its peers count up to wake it.
+
+use super::segment::{Shared, order};
+use crate::transport::paths::Bell;
+use rustix::thread::futex;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The bell of this rank.
+pub struct ShmBell {
+    segment: Shared,
+    local: usize,
+}
+
+impl ShmBell {
+    /// The bell of the rank with this local index, which is the caller.
+    pub fn new(segment: Shared, local: usize) -> Self {
+        Self { segment, local }
+    }
+}
+
+impl Bell for ShmBell {
+    fn listen(&self) -> u32 {
+        let (rings, listens) = self.segment.bell(self.local);
+        listens.store(1, Ordering::Relaxed);
+        // Whoever moves something after our next look sees that we listen.
+        order();
+        rings.load(Ordering::Acquire)
+    }
+
+    fn wait(&self, ticket: u32, longest: Duration) {
+        let time =
+            futex::Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        let (rings, _) = self.segment.bell(self.local);
+        // A wait that ends early only means looking earlier.
+        let _ = futex::wait(rings, futex::Flags::empty(), ticket, Some(&time));
+        self.ignore();
+    }
+
+    fn ignore(&self) {
+        let (_, listens) = self.segment.bell(self.local);
+        listens.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Wakes the rank with this local index, if it listens. Called after something was moved for it, and [`order`].
+pub fn ring(segment: &Shared, local: usize) {
+    let (rings, listens) = segment.bell(local);
+    if listens.load(Ordering::Relaxed) == 1 && listens.swap(0, Ordering::Relaxed) == 1 {
+        rings.fetch_add(1, Ordering::Release);
+        let _ = futex::wake(rings, futex::Flags::empty(), 1);
+    }
+}

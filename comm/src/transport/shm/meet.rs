@@ -1,0 +1,313 @@
+//! How the ranks of a node come to one memory: its first rank hands it out through a Unix socket.
+//!
+//! The socket has an abstract, random name, which ends with its owner. Whoever connects must be a process of this user with
+//! the number that a rank of the node has told over the control plane, and prove the job's secret for this coming-together;
+//! the host proves it too, before its guest takes the memory.
+
+use super::Neighbourhood;
+use super::bell::ShmBell;
+use super::layout::Layout;
+use super::path::ShmPath;
+use super::segment::Segment;
+use crate::rendezvous::proof::{Nonce, Role, Secret, nonce};
+use crate::topology::{Rank, Topology};
+use crate::transport::Transport as _;
+use crate::transport::tcp::TcpTransport;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use serde::{Deserialize, Serialize};
+use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longest wait for one word of the handshake.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What a proof is for: none made for a door of the rendezvous fits.
+const PURPOSE: &[u8] = b"the memory of a node";
+
+/// What a rank tells all others before the node's ranks meet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Its process.
+    pub process: u32,
+    /// Of the first rank of a node: the abstract name of its socket, or why there is none.
+    pub socket: Result<String, String>,
+}
+
+/// What the first rank of a node holds ready.
+pub struct Host {
+    listener: UnixListener,
+    segment: Segment,
+}
+
+/// This rank's side: the host's memory, a connection to it, or why there is neither.
+pub enum Guest {
+    /// The first rank of the node.
+    Host(Host),
+    /// Another one, connected.
+    Connected(UnixStream),
+    /// No way to the memory, for this reason.
+    Away(String),
+}
+
+/// A rank among those of its node.
+pub struct Table<'a> {
+    control: &'a TcpTransport,
+    /// What every rank of the job has told.
+    offers: &'a [Offer],
+}
+
+/// Prepares this rank's part: the first rank of a node of several makes the memory.
+pub fn offer(control: &TcpTransport) -> (Offer, Option<Host>) {
+    let (topology, rank) = (control.topology(), control.rank());
+    let ranks = topology.ranks_of(topology.node_of(rank));
+    let process = std::process::id();
+    if ranks[0] != rank || ranks.len() == 1 {
+        return (Offer { process, socket: Err("this rank offers no memory".into()) }, None);
+    }
+    match host(control, ranks.len()) {
+        Ok((name, host)) => (Offer { process, socket: Ok(name) }, Some(host)),
+        Err(reason) => (Offer { process, socket: Err(reason) }, None),
+    }
+}
+
+fn host(control: &TcpTransport, num_local: usize) -> Result<(String, Host), String> {
+    let words = nonce().map_err(|error| error.to_string())?;
+    let name: String = std::iter::once("headlong-".to_owned())
+        .chain(words[..16].iter().map(|byte| format!("{byte:02x}")))
+        .collect();
+    let address =
+        SocketAddr::from_abstract_name(&name).map_err(|error| format!("naming a socket: {error}"))?;
+    let listener = UnixListener::bind_addr(&address).map_err(|error| format!("opening a socket: {error}"))?;
+    listener.set_nonblocking(true).map_err(|error| format!("preparing a socket: {error}"))?;
+    let segment = Segment::create(Layout::new(num_local), control.epoch(), fingerprint(control))?;
+    Ok((name, Host { listener, segment }))
+}
+
+/// What only ranks of this node in this coming-together write into their memory.
+fn fingerprint(control: &TcpTransport) -> [u8; 32] {
+    let node = control.topology().node_of(control.rank()) as u64;
+    let parts: [&[u8]; 3] = [PURPOSE, &control.epoch().to_le_bytes(), &node.to_le_bytes()];
+    control.secret().tag(Role::Host, &parts)
+}
+
+impl<'a> Table<'a> {
+    /// With what all ranks have told, by rank.
+    pub fn new(control: &'a TcpTransport, offers: &'a [Offer]) -> Self {
+        Self { control, offers }
+    }
+
+    fn topology(&self) -> &'a Topology {
+        self.control.topology()
+    }
+
+    fn me(&self) -> Rank {
+        self.control.rank()
+    }
+
+    fn neighbours(&self) -> &'a [Rank] {
+        self.topology().ranks_of(self.topology().node_of(self.me()))
+    }
+
+    /// Goes to the host, without waiting: who cannot reach it is known before anybody waits.
+    pub fn approach(&self, host: Option<Host>) -> Guest {
+        if let Some(host) = host {
+            return Guest::Host(host);
+        }
+        let first = self.neighbours()[0];
+        match &self.offers[first.0].socket {
+            Err(reason) => Guest::Away(format!("{first}: {reason}")),
+            Ok(name) => match visit(name) {
+                Ok(stream) => Guest::Connected(stream),
+                Err(error) => Guest::Away(format!(
+                    "{} cannot reach the socket of {first} ({error}): are they in different containers or network namespaces?",
+                    self.me()
+                )),
+            },
+        }
+    }
+
+    /// Takes or hands out the memory, and maps the rings of this rank.
+    ///
+    /// # Errors
+    /// Why this rank cannot share memory with its node.
+    pub fn meet(&self, guest: Guest) -> Result<Neighbourhood, String> {
+        let segment = match guest {
+            Guest::Host(host) => self.hand_out(host)?,
+            Guest::Connected(stream) => self.take(&stream)?,
+            Guest::Away(reason) => return Err(reason),
+        };
+        let segment = Arc::new(segment);
+        let local = self.topology().local_index(self.me());
+        let peers = self.neighbours().iter().enumerate().filter(|(_, rank)| **rank != self.me());
+        let path = |(peer, rank): (usize, &Rank)| -> Result<_, String> {
+            Ok((
+                *rank,
+                Box::new(ShmPath::new(&segment, local, peer)?) as Box<dyn crate::transport::paths::Path>,
+            ))
+        };
+        let paths = peers.map(path).collect::<Result<_, _>>()?;
+        Ok(Neighbourhood { paths, bell: Box::new(ShmBell::new(segment, local)) })
+    }
+
+    /// Gives the memory to every other rank of the node; all of them have connected already.
+    fn hand_out(&self, host: Host) -> Result<Segment, String> {
+        let mut missing: Vec<Rank> = self.neighbours()[1..].to_vec();
+        let begin = Instant::now();
+        while let Some(&next) = missing.first() {
+            if self.control.check().is_err() || begin.elapsed() > PATIENCE {
+                return Err(format!("{next} has not come for the memory of its node"));
+            }
+            wait(&host.listener, Duration::from_millis(50));
+            let Ok((stream, _)) = host.listener.accept() else { continue };
+            // Strangers are dropped without a word.
+            if let Some(rank) = self.serve(&stream, &host.segment) {
+                missing.retain(|other| *other != rank);
+            }
+        }
+        Ok(host.segment)
+    }
+
+    fn serve(&self, mut stream: &UnixStream, segment: &Segment) -> Option<Rank> {
+        let known = |process| self.neighbours().iter().any(|rank| self.offers[rank.0].process == process);
+        check_peer(stream, known).ok()?;
+        prepare(stream).ok()?;
+        let own = nonce().ok()?;
+        stream.write_all(&own).ok()?;
+        let mut claim = Claim::default();
+        stream.read_exact(&mut claim.0).ok()?;
+        let parts = claim.parts(&own, self.control.epoch());
+        let is_proven =
+            self.secret().accepts(Role::Guest, &parts.each_ref().map(|part| &part[..]), claim.tag());
+        let rank = Rank(claim.rank() as usize);
+        if !is_proven || !self.neighbours()[1..].contains(&rank) {
+            return None;
+        }
+        let tag = self.secret().tag(Role::Host, &parts.each_ref().map(|part| &part[..]));
+        let files = [segment.file().as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        rights.push(SendAncillaryMessage::ScmRights(&files)).then_some(())?;
+        rustix::net::sendmsg(stream, &[IoSlice::new(&tag)], &mut rights, SendFlags::NOSIGNAL).ok()?;
+        Some(rank)
+    }
+
+    fn take(&self, mut stream: &UnixStream) -> Result<Segment, String> {
+        let first = self.neighbours()[0];
+        let failed = |what: &str| format!("{first} has not handed out the memory of the node: {what}");
+        check_peer(stream, |process| process == self.offers[first.0].process)?;
+        prepare(stream).map_err(|error| failed(&error.to_string()))?;
+        let mut theirs: Nonce = [0; 32];
+        stream.read_exact(&mut theirs).map_err(|error| failed(&error.to_string()))?;
+        let own = nonce().map_err(|error| failed(&error.to_string()))?;
+        let claim = Claim::new(self.me(), &own, &theirs, self.control.epoch(), self.secret());
+        stream.write_all(&claim.0).map_err(|error| failed(&error.to_string()))?;
+        let (tag, file) = receive_file(stream).map_err(|reason| failed(&reason))?;
+        let parts = claim.parts(&theirs, self.control.epoch());
+        if !self.secret().accepts(Role::Host, &parts.each_ref().map(|part| &part[..]), &tag) {
+            return Err(failed("it does not know the job's secret"));
+        }
+        let layout = Layout::new(self.neighbours().len());
+        Segment::open(file, layout, self.control.epoch(), fingerprint(self.control))
+    }
+
+    fn secret(&self) -> &'a Secret {
+        self.control.secret()
+    }
+}
+
+/// What a guest says: its rank, its random number, its proof.
+#[derive(Clone, Copy)]
+struct Claim([u8; 68]);
+
+impl Default for Claim {
+    fn default() -> Self {
+        Self([0; 68])
+    }
+}
+
+impl Claim {
+    fn new(rank: Rank, own: &Nonce, theirs: &Nonce, epoch: u32, secret: &Secret) -> Self {
+        let mut claim = Self::default();
+        claim.0[..4].copy_from_slice(&(rank.0 as u32).to_le_bytes());
+        claim.0[4..36].copy_from_slice(own);
+        let tag = secret.tag(Role::Guest, &claim.parts(theirs, epoch).each_ref().map(|part| &part[..]));
+        claim.0[36..].copy_from_slice(&tag);
+        claim
+    }
+
+    fn rank(&self) -> u32 {
+        u32::from_le_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
+    }
+
+    fn tag(&self) -> &[u8] {
+        &self.0[36..]
+    }
+
+    /// What both sides prove the secret over.
+    fn parts(&self, host: &Nonce, epoch: u32) -> [Vec<u8>; 4] {
+        [PURPOSE.to_vec(), epoch.to_le_bytes().to_vec(), host.to_vec(), self.0[..36].to_vec()]
+    }
+}
+
+fn visit(name: &str) -> std::io::Result<UnixStream> {
+    UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)
+}
+
+fn prepare(stream: &UnixStream) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+fn wait(listener: &UnixListener, longest: Duration) {
+    let time = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+    // An interrupted wait only means looking earlier.
+    let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&time));
+}
+
+/// The other end must be a process of this user, with a number that was told over the control plane.
+fn check_peer(stream: &UnixStream, known: impl Fn(u32) -> bool) -> Result<(), String> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)
+        .map_err(|error| format!("asking the system who is at a socket: {error}"))?;
+    let own = rustix::process::getuid();
+    if peer.uid != own {
+        return Err(format!(
+            "a process of user {} is at the socket, expected user {}",
+            peer.uid.as_raw(),
+            own.as_raw()
+        ));
+    }
+    let process = peer.pid.as_raw_pid() as u32;
+    match known(process) {
+        true => Ok(()),
+        false => Err(format!(
+            "process {process} is at the socket, which no rank of this node has told as its own: are they in different process namespaces?"
+        )),
+    }
+}
+
+fn receive_file(stream: &UnixStream) -> Result<([u8; 32], OwnedFd), String> {
+    let mut tag = [0; 32];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut rights = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut tag)];
+    let received =
+        rustix::net::recvmsg(stream, &mut parts, &mut rights, RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL);
+    let received = received.map_err(|error| error.to_string())?;
+    let file = rights.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    match file {
+        Some(file) if received.bytes == tag.len() => Ok((tag, file)),
+        _ => Err("it has closed the socket".into()),
+    }
+}
