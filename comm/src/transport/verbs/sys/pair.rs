@@ -185,7 +185,7 @@ impl QueuePair for Pair {
         self.modify("to ready to send", attr, mask)
     }
 
-    fn prepare(&mut self, chain: &[Request]) -> NicResult<Prepared> {
+    unsafe fn prepare(&mut self, chain: &[Request]) -> NicResult<Prepared> {
         if let Some(reason) = chain.iter().find_map(|request| self.fault(request)) {
             return Err(NicError::Refused { what: self.what("preparing a request"), reason, errno: None });
         }
