@@ -44,6 +44,7 @@ mod scratch;
 pub mod testing;
 pub mod topology;
 pub mod transport;
+pub mod tuning;
 mod views;
 
 pub use communicator::Communicator;
