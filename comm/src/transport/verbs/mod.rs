@@ -1,8 +1,28 @@
 //! One-sided messages over InfiniBand verbs: reliable connections, memory registered once, fixed slots that a peer writes into.
 //!
 //! [`nic`] says what a network card can do, in this room's words. Whoever provides cards implements it: libibverbs opened at
-//! run time, or a fabric of this process with a seed.
+//! run time, or a fabric of this process with a seed ([`fake`]). [`connect()`] makes a path to each peer over it; the slot
+//! protocol is in `link.rs`, and the rules of ordering that it keeps are listed in [`mistake`].
 
+mod arena;
+mod calling_card;
+mod chains;
+mod choose;
+mod connect;
 pub mod fake;
+mod header;
+mod hub;
+mod layout;
+mod link;
+pub mod mistake;
 pub mod nic;
+mod path;
+mod probe;
+mod settings;
 pub mod sys;
+#[cfg(test)]
+mod tests;
+
+pub use choose::{Choice, choose};
+pub use connect::{available, connect, connect_with_remarks};
+pub use settings::{Signal, VerbsSettings};

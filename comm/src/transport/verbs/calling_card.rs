@@ -1,0 +1,112 @@
+//! What two ranks tell each other before they are connected, over the control transport.
+
+use super::nic::{Endpoint, Remote};
+use crate::error::{CommError, Result};
+use crate::operation::{Algorithm, Collective, fingerprint};
+use crate::topology::Rank;
+use crate::transport::{Incoming, Outgoing, StepId, Transport};
+use serde::{Deserialize, Serialize};
+
+/// Number of this protocol: it changes with the layout of a slot or a card.
+const PROTOCOL: u32 = 1;
+/// Bytes of a card on the way. Both sides know the length beforehand.
+const CARD_BYTES: usize = 1536;
+/// Set-up is no operation of the job, which counts from 0.
+const SETUP: u64 = u64::MAX - 1000;
+
+/// Where a rank's side of a connection is to be found, and how it is set up; or why there is none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CallingCard {
+    pub(super) protocol: u32,
+    /// Why this rank cannot connect.
+    pub(super) failure: Option<String>,
+    /// Device, port and address, for people.
+    pub(super) way: String,
+    pub(super) rail: usize,
+    pub(super) mtu: u32,
+    pub(super) lid: u16,
+    pub(super) gid: [u8; 16],
+    pub(super) queue_pair: u32,
+    /// The second connection of a mistake.
+    pub(super) side_queue_pair: u32,
+    pub(super) first_packet: u32,
+    /// Address and key of the first slot to receive in.
+    pub(super) slots: (u64, u32),
+    /// Address and key of the flags.
+    pub(super) flags: (u64, u32),
+    /// Everything that must be equal on both sides, in words.
+    pub(super) agreement: String,
+}
+
+impl CallingCard {
+    /// A card that says why this rank cannot connect, or nothing.
+    pub(super) fn verdict(failure: Option<String>) -> Self {
+        const LONGEST: usize = 900;
+        let shorten = |text: String| text.chars().take(LONGEST).collect();
+        Self { protocol: PROTOCOL, failure: failure.map(shorten), ..Self::default() }
+    }
+
+    /// Where to connect to: the connection of data, or of a mistake's signals.
+    pub(super) fn endpoint(&self, side: bool) -> Endpoint {
+        let queue_pair = if side { self.side_queue_pair } else { self.queue_pair };
+        Endpoint { lid: self.lid, gid: self.gid, queue_pair, first_packet: self.first_packet }
+    }
+
+    /// Its slots and flags.
+    pub(super) fn memory(&self) -> (Remote, Remote) {
+        let remote = |(address, key)| Remote { address, key };
+        (remote(self.slots), remote(self.flags))
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec(self).expect("a card is plain data");
+        assert!(bytes.len() <= CARD_BYTES, "a card fits its place: {} bytes", bytes.len());
+        bytes.resize(CARD_BYTES, b' ');
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let card: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        match card.protocol {
+            PROTOCOL => Ok(card),
+            other => Err(format!("it speaks protocol {other}, this rank {PROTOCOL}")),
+        }
+    }
+}
+
+/// Gives one card to each of `peers` and takes theirs. All ranks call it, with the same `round`.
+///
+/// # Errors
+/// The job's first error; a peer that has failed, with its reason. Then the job has ended.
+pub(super) fn exchange(
+    control: &dyn Transport,
+    round: u64,
+    peers: &[Rank],
+    mine: &[CallingCard],
+) -> Result<Vec<CallingCard>> {
+    let fingerprint = fingerprint(Collective::AllToAll, 0, Algorithm::Direct, 0);
+    let id = StepId { sequence: SETUP + round, step: 0, fingerprint, operation: "connecting over verbs" };
+    let sent: Vec<Vec<u8>> = mine.iter().map(CallingCard::to_bytes).collect();
+    let mut received = vec![vec![0; CARD_BYTES]; peers.len()];
+    let outgoing: Vec<Outgoing> =
+        peers.iter().zip(&sent).map(|(&to, bytes)| Outgoing { to, bytes }).collect();
+    let pairs = peers.iter().zip(&mut received);
+    let mut incoming: Vec<Incoming> = pairs.map(|(&from, bytes)| Incoming { from, bytes }).collect();
+    control.exchange(&id, &outgoing, &mut incoming)?;
+    let mut cards = Vec::with_capacity(peers.len());
+    for (&peer, bytes) in peers.iter().zip(&received) {
+        let card = CallingCard::from_bytes(bytes).and_then(|card| match card.failure {
+            None => Ok(card),
+            Some(reason) => Err(reason),
+        });
+        cards.push(card.map_err(|reason| end(control, peer, reason))?);
+    }
+    Ok(cards)
+}
+
+/// Ends the job because of `culprit`; the job's first error.
+pub(super) fn end(control: &dyn Transport, culprit: Rank, reason: String) -> CommError {
+    let error = CommError::Aborted { culprit, reason: format!("verbs: {reason}") };
+    control.abort(error.clone());
+    control.check().err().unwrap_or(error)
+}

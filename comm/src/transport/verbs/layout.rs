@@ -1,0 +1,88 @@
+//! Where slots and flags lie, on this side and on the peer's.
+
+use super::arena::Arena;
+use super::header::HEADER_BYTES;
+use super::nic::Remote;
+use super::settings::VerbsSettings;
+
+/// Bytes of the flags for one peer: arrivals, slots given back, room for the answers of atomics, each on lines of its own.
+pub(super) const FLAG_BYTES: usize = 384;
+/// Where slots given back are counted.
+pub(super) const GIVEN_BACK: usize = 128;
+/// Where answers of atomics go; nobody reads them.
+pub(super) const ANSWER: usize = 256;
+
+/// Where a peer's slots lie, in this side's arena.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    pub(super) slots: usize,
+    pub(super) capacity: usize,
+    /// First slot to send from; those to receive in follow.
+    base: usize,
+    /// The peer's flags, in the arena of flags.
+    pub(super) flags: usize,
+}
+
+impl Layout {
+    /// The layout of peer number `index`.
+    pub(super) fn new(settings: &VerbsSettings, index: usize) -> Self {
+        let (slots, capacity) = (settings.slots, settings.slot_bytes.next_multiple_of(HEADER_BYTES));
+        let bytes = 2 * slots * (HEADER_BYTES + capacity);
+        Self { slots, capacity, base: index * bytes, flags: index * FLAG_BYTES }
+    }
+
+    /// Bytes of all slots of one peer.
+    pub(super) fn bytes(&self) -> usize {
+        2 * self.slots * self.stride()
+    }
+
+    fn stride(&self) -> usize {
+        HEADER_BYTES + self.capacity
+    }
+
+    /// The slot of a strip.
+    pub(super) fn slot(&self, ticket: u64) -> usize {
+        (ticket % self.slots as u64) as usize
+    }
+
+    /// Where a strip is sent from.
+    pub(super) fn send(&self, ticket: u64) -> usize {
+        self.base + self.slot(ticket) * self.stride()
+    }
+
+    /// Where a strip comes.
+    pub(super) fn receive(&self, ticket: u64) -> usize {
+        self.base + (self.slots + self.slot(ticket)) * self.stride()
+    }
+
+    /// Where a strip comes at the peer, whose first slot to receive in is `first`.
+    pub(super) fn remote(&self, first: Remote, ticket: u64) -> Remote {
+        Remote { address: first.address + (self.slot(ticket) * self.stride()) as u64, key: first.key }
+    }
+
+    /// Sends on the way at the same time, at most: three for a strip, one for a count.
+    pub(super) fn max_sends(&self) -> usize {
+        4 * self.slots
+    }
+
+    /// Receives that the peer's signals need at the same time, at most.
+    pub(super) fn max_receives(&self) -> usize {
+        2 * self.slots
+    }
+}
+
+/// Where the peer's side of it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Far {
+    /// Its first slot to receive in from this rank.
+    pub(super) slots: Remote,
+    /// Its flags for this rank.
+    pub(super) flags: Remote,
+}
+
+/// The memory of this side.
+#[derive(Clone, Copy)]
+pub(super) struct Near<'a> {
+    pub(super) slots: &'a Arena,
+    pub(super) flags: &'a Arena,
+}

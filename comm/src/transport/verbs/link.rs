@@ -1,0 +1,271 @@
+//! The slot protocol, between this rank and one peer.
+//!
+//! Each direction has a fixed number of slots at its receiver. The sender writes bytes into the next slot, then a header with a
+//! signal; it knows where everything goes before the first message, so that a strip costs half a round trip and nobody asks for
+//! permission. The receiver gives slots back by a count, in the headers of what it sends itself, or, when only one slot would be
+//! left at the sender otherwise, in a message of its own.
+//!
+//! **Why nobody waits for ever.** A sender stands still when all `slots` are out. A receiver that has taken all of them has more
+//! than `slots - 1` to give back, and then says so without being asked. Counts only rise, so that a later one makes up for an
+//! earlier. A count needs no slot, and there are never more than `slots` of them on the way, because each answers strips.
+//! `tests/flow.rs` goes through every order for a few slots.
+
+use super::chains::{Blueprint, CREDIT, CREDIT_ID, Chains, announced_at_once};
+use super::header::{HEADER_BYTES, StripHeader};
+use super::layout::{Far, GIVEN_BACK, Layout, Near};
+use super::mistake::Mistake;
+use super::nic::{Completion, CompletionKind, NicError, NicResult, QueuePair, Status};
+use super::settings::{Signal, VerbsSettings};
+use crate::topology::Rank;
+use crate::transport::paths::{Head, PathError};
+use std::time::Duration;
+
+/// The connection to one peer, and how far both directions are. Counts begin at 0 and only rise.
+pub(super) struct Link {
+    rank: Rank,
+    /// The peer's port and this side's, for errors.
+    way: String,
+    pub(super) layout: Layout,
+    failed: Option<PathError>,
+    chains: Chains,
+    signal: Signal,
+    mistake: Option<Mistake>,
+    gives_up_after: Duration,
+    /// Strips posted, of those complete, of those given back by the peer.
+    sent: u64,
+    complete: u64,
+    given_back: u64,
+    /// Strips that have come, of those taken, of those the peer knows to be taken.
+    arrived: u64,
+    taken: u64,
+    announced: u64,
+    /// Counts of their own that are on the way.
+    counts: u64,
+}
+
+impl Link {
+    /// A link over connections that are ready to send.
+    ///
+    /// # Errors
+    /// When the card refuses a chain.
+    pub(super) fn new(
+        (rank, way): (Rank, String),
+        (pair, side): (Box<dyn QueuePair>, Option<Box<dyn QueuePair>>),
+        settings: &VerbsSettings,
+        layout: Layout,
+        (near, far): (Near<'_>, Far),
+    ) -> NicResult<Self> {
+        let VerbsSettings { signal, mistake, .. } = *settings;
+        let chains = Chains::new(pair, side, &Blueprint { layout, near, far, signal, mistake })?;
+        Ok(Self {
+            rank,
+            way,
+            layout,
+            failed: None,
+            chains,
+            signal,
+            mistake,
+            gives_up_after: settings.gives_up_after(),
+            sent: 0,
+            complete: 0,
+            given_back: 0,
+            arrived: 0,
+            taken: 0,
+            announced: 0,
+            counts: 0,
+        })
+    }
+
+    /// Whether completions of queue pair `number` are this link's.
+    pub(super) fn has(&self, number: u32) -> bool {
+        self.chains.has(number)
+    }
+
+    /// What the link has failed with.
+    ///
+    /// # Errors
+    /// That.
+    pub(super) fn check(&self) -> Result<(), PathError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Ends the link; the first error stays, and comes back.
+    pub(super) fn fail(&mut self, error: PathError) -> PathError {
+        if self.failed.is_none() {
+            self.chains.fail();
+        }
+        self.failed.get_or_insert(error).clone()
+    }
+
+    /// Whether the next slot may be filled: its receiver has given it back, and the card no longer reads this side's copy.
+    fn has_room(&self) -> bool {
+        let slots = self.layout.slots as u64;
+        let back = self.sent - self.given_back < slots || self.mistake == Some(Mistake::IgnoreCredits);
+        let complete = self.sent - self.complete < slots;
+        back && (complete || self.mistake == Some(Mistake::ReuseBeforeCompletion))
+    }
+
+    /// Whether everything that was sent has arrived.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.sent == self.complete && self.counts == 0
+    }
+
+    /// Sends one strip of a message if there is room: whether it did.
+    ///
+    /// # Errors
+    /// What the link has failed with.
+    pub(super) fn fill(
+        &mut self,
+        near: Near<'_>,
+        head: &Head,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<bool, PathError> {
+        if !self.has_room() {
+            return Ok(false);
+        }
+        let (head, ticket, given_back) = (*head, self.sent, self.taken as u32);
+        let header =
+            StripHeader { head, ticket, offset: offset as u64, bytes: bytes.len() as u32, given_back };
+        let at = self.layout.send(ticket);
+        near.slots.write(at, &header.to_bytes());
+        near.slots.write(at + HEADER_BYTES, bytes);
+        let slot = self.layout.slot(ticket);
+        match self.chains.post_strip(slot, bytes.len() as u32, (ticket + 1) as u32) {
+            Ok(()) => self.sent += 1,
+            Err(NicError::Full(_)) => return Ok(false),
+            Err(error) => return Err(self.fail(PathError::Failed(format!("{}: {error}", self.way)))),
+        }
+        if self.signal == Signal::Immediate {
+            self.announced = self.taken;
+        }
+        Ok(true)
+    }
+
+    /// The next strip that has come, with the place of its bytes.
+    ///
+    /// # Errors
+    /// What the link has failed with; bytes that are no strip.
+    pub(super) fn next_strip(&mut self, near: Near<'_>) -> Result<Option<(StripHeader, usize)>, PathError> {
+        if self.mistake == Some(Mistake::PollTheHeader) {
+            let header = self.header(near, self.taken).filter(|header| header.ticket == self.taken);
+            return Ok(header.map(|header| (header, self.layout.receive(self.taken) + HEADER_BYTES)));
+        }
+        if self.arrived == self.taken {
+            return Ok(None);
+        }
+        let fits = |header: &StripHeader| {
+            header.ticket == self.taken && header.bytes as usize <= self.layout.capacity
+        };
+        let Some(header) = self.header(near, self.taken).filter(fits) else {
+            let what = format!("{}: slot of strip {} holds something else", self.way, self.taken);
+            return Err(self.fail(PathError::Failed(what)));
+        };
+        Ok(Some((header, self.layout.receive(self.taken) + HEADER_BYTES)))
+    }
+
+    fn header(&self, near: Near<'_>, ticket: u64) -> Option<StripHeader> {
+        let mut bytes = [0; HEADER_BYTES];
+        near.slots.read(self.layout.receive(ticket), &mut bytes);
+        StripHeader::from_bytes(&bytes)
+    }
+
+    /// The bytes of the next strip were taken: its slot is the sender's again.
+    ///
+    /// # Errors
+    /// What the link has failed with.
+    pub(super) fn give_back(&mut self) -> Result<(), PathError> {
+        self.taken += 1;
+        self.announce()
+    }
+
+    /// Sends a count of its own where one is due.
+    fn announce(&mut self) -> Result<(), PathError> {
+        let at_once = announced_at_once(&self.layout);
+        let may = self.counts < self.layout.slots as u64;
+        if self.taken - self.announced < at_once || !may || self.failed.is_some() {
+            return Ok(());
+        }
+        match self.chains.post_credit(self.taken as u32 & !CREDIT) {
+            Ok(()) => {
+                self.counts += 1;
+                self.announced = match self.signal {
+                    Signal::Immediate => self.taken,
+                    Signal::Atomic => self.announced + at_once,
+                };
+                Ok(())
+            }
+            Err(NicError::Full(_)) => Ok(()),
+            Err(error) => Err(self.fail(PathError::Failed(format!("{}: {error}", self.way)))),
+        }
+    }
+
+    /// What a completion says.
+    pub(super) fn complete(&mut self, near: Near<'_>, completion: &Completion) {
+        if completion.status != Status::Success {
+            let error = self.explain(completion);
+            self.fail(error);
+            return;
+        }
+        match completion.kind {
+            CompletionKind::Immediate(number) if number & CREDIT != 0 => {
+                self.note_given_back(number, CREDIT - 1);
+            }
+            CompletionKind::Immediate(number) => self.note_arrival(near, number),
+            _ if completion.id == CREDIT_ID => {
+                self.counts -= 1;
+                let _ = self.announce();
+            }
+            _ => self.complete += 1,
+        }
+    }
+
+    /// A strip has come: immediates are counted, and each says which it is.
+    fn note_arrival(&mut self, near: Near<'_>, number: u32) {
+        let expected = (self.arrived + 1) as u32 & !CREDIT;
+        if number != expected {
+            let what = format!("{}: signal {number} came where {expected} was due", self.way);
+            self.fail(PathError::Failed(what));
+            return;
+        }
+        self.arrived += 1;
+        if let Some(header) = self.header(near, self.arrived - 1) {
+            self.note_given_back(header.given_back, u32::MAX);
+        }
+    }
+
+    /// The peer has given back slots until a count, of which the bits of `mask` are known. Counts may come late, never twice
+    /// around.
+    fn note_given_back(&mut self, count: u32, mask: u32) {
+        let more = count.wrapping_sub(self.given_back as u32) & mask;
+        if u64::from(more) <= self.sent - self.given_back {
+            self.given_back += u64::from(more);
+        }
+    }
+
+    /// What the flags of this link say, where signals are atomics.
+    pub(super) fn look_at_flags(&mut self, near: Near<'_>) {
+        if self.signal == Signal::Atomic {
+            self.arrived = near.flags.counter(self.layout.flags);
+            self.given_back = near.flags.counter(self.layout.flags + GIVEN_BACK);
+        }
+    }
+
+    /// A failed completion in words.
+    fn explain(&self, completion: &Completion) -> PathError {
+        let Completion { status, vendor, .. } = *completion;
+        let (way, tries) = (&self.way, self.gives_up_after.as_secs_f64());
+        let text = format!("{way}: {status} (vendor code {vendor:#x})");
+        match status {
+            Status::RetriesExceeded => PathError::Lost(format!(
+                "{text}; the card tries for {tries:.1} s: look at cable, switch and the machine of {}; \
+                 comm.verbs.timeout sets how long",
+                self.rank
+            )),
+            Status::Flushed | Status::RemoteOperation => {
+                PathError::Lost(format!("{text}; has {} ended?", self.rank))
+            }
+            _ => PathError::Failed(text),
+        }
+    }
+}
