@@ -53,5 +53,5 @@ pub use device::DeviceCollectives;
 pub use element::Element;
 pub use error::{CommError, Result};
 pub use operation::Collective;
-pub use options::{AllReduce, AllToAll, BetweenDevices, CommOptions, Compress};
+pub use options::{AllReduce, AllToAll, BetweenDevices, CommOptions, Compress, Feature, NcclOptions};
 pub use topology::{Rank, Topology};

@@ -1,5 +1,6 @@
 //! How a communicator does its work. All ranks of a job have the same options.
 
+pub use nccl_rs::Feature;
 use std::time::Duration;
 
 /// Which way parts take in an all-to-all.
@@ -48,6 +49,15 @@ pub enum BetweenDevices {
     Nccl,
 }
 
+/// What NCCL may use in the communicators of a job, where their version can be told so for one communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NcclOptions {
+    /// Sums inside the network's switches (CollNet, SHARP).
+    pub collnet: Feature,
+    /// Sums inside the node's NVSwitch (NVLS): in an order that may change from call to call.
+    pub nvls: Feature,
+}
+
 /// How a communicator does its work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommOptions {
@@ -67,6 +77,8 @@ pub struct CommOptions {
     pub ring_bytes: usize,
     /// What carries bytes between devices.
     pub between_devices: BetweenDevices,
+    /// What NCCL may use.
+    pub nccl: NcclOptions,
     /// A rank that has not come after this time ends the job (transports that this crate makes itself).
     pub deadline: Duration,
 }
@@ -81,6 +93,7 @@ impl Default for CommOptions {
             chunk_bytes: 4 << 20,
             ring_bytes: 1 << 20,
             between_devices: BetweenDevices::Auto,
+            nccl: NcclOptions::default(),
             deadline: Duration::from_secs(120),
         }
     }

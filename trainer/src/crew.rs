@@ -4,7 +4,9 @@
 //! of its own for as long as a call lasts; when one fails, it tells the others, and the call returns what went wrong first.
 
 use crate::build::{Ablation, Model, RankParts, table_specs};
-use crate::config::{CompressChoice, Config, DeviceChoice, ExchangeChoice, IdsChoice, ScheduleChoice};
+use crate::config::{
+    CompressChoice, Config, DeviceChoice, ExchangeChoice, FeatureChoice, IdsChoice, ScheduleChoice,
+};
 use crate::engine::{Engine, StepLoss, StepRates};
 use crate::error::{Error, Result};
 use crate::lanes::Lanes;
@@ -12,7 +14,9 @@ use crate::machine::unusable;
 use crate::report::ExchangeBytes;
 use crate::table_state::Group;
 use crate::trace::{Record, Recorder, write_trace};
-use headlong_comm::{AllToAll, CommError, CommOptions, Communicator, Compress, Topology};
+use headlong_comm::{
+    AllToAll, CommError, CommOptions, Communicator, Compress, Feature, NcclOptions, Topology,
+};
 use headlong_device::Stream;
 use headlong_device::cuda::CudaDevice;
 use headlong_device::pool::Pool;
@@ -94,8 +98,20 @@ pub fn comm_options(config: &Config) -> CommOptions {
             CompressChoice::None => Compress::None,
             CompressChoice::Bf16 => Compress::Bf16,
         },
+        nccl: NcclOptions {
+            collnet: nccl_feature(config.comm.nccl.collnet),
+            nvls: nccl_feature(config.comm.nccl.nvls),
+        },
         deadline: Duration::from_secs_f64(config.comm.deadline_s),
         ..CommOptions::default()
+    }
+}
+
+fn nccl_feature(choice: FeatureChoice) -> Feature {
+    match choice {
+        FeatureChoice::Off => Feature::Off,
+        FeatureChoice::Auto => Feature::Auto,
+        FeatureChoice::Require => Feature::Require,
     }
 }
 

@@ -1,12 +1,13 @@
 //! One rank's end.
 
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::library::Library;
+use crate::state::{Shared, Turn, Watchdog, Wish};
 use crate::sys::{self, Code};
 use std::ffi::{c_char, c_int};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 /// What makes ranks one job: rank 0 makes it, every rank is given it by other means.
 #[derive(Clone, Copy)]
@@ -39,48 +40,28 @@ impl UniqueId {
     }
 }
 
-/// How a communicator waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
-    /// True: NCCL's calls return when they are done, and nothing ends a wait for a rank that never comes. False: they are
-    /// waited for here, until the deadline.
-    pub blocking: bool,
-    /// How long a call may be in progress.
-    pub deadline: Duration,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { blocking: false, deadline: Duration::from_secs(120) }
-    }
-}
-
 /// One rank's end of a communicator.
 ///
-/// It is ended by [`Comm::close`], with all ranks, or by [`Comm::abort`], alone. Dropped without, it aborts, and says nothing.
+/// A thread of its own asks NCCL every [`Config::watch_every`] whether something went wrong. The first error ends the
+/// communicator: what waits on a stream is given up, and every later call answers with that error.
+///
+/// It is ended by [`Comm::close`], with all ranks, or by [`Comm::abort`], alone. Dropped without, it aborts, and waits for
+/// that at most [`Config::end_within`].
 #[derive(Debug)]
 pub struct Comm {
-    library: Arc<Library>,
+    shared: Arc<Shared>,
+    _watchdog: Watchdog,
     rank: usize,
     num_ranks: usize,
-    config: Config,
-    /// None: aborted or closed.
-    raw: Mutex<Option<Raw>>,
 }
 
-/// `ncclComm_t`.
-#[derive(Debug, Clone, Copy)]
-struct Raw(sys::Comm);
-
-// SAFETY: NCCL ties no communicator to a thread; that one call is made at a time is what the mutex around it sees to.
-unsafe impl Send for Raw {}
-
 impl Comm {
-    /// Comes together with the other ranks: every rank calls this, with the same id. The CUDA context of the rank's device is
-    /// current. Two ranks of one communicator on one device are refused by NCCL.
+    /// Comes together with the other ranks: every rank calls this, with the same id and settings. The CUDA context of the
+    /// rank's device is current. Two ranks of one communicator on one device are refused by NCCL.
     ///
     /// # Errors
-    /// [`Error::Call`] with NCCL's words; [`Error::Timeout`] where ranks are missing at the deadline.
+    /// [`Error::Call`] with NCCL's words; [`Error::Timeout`] where ranks are missing at the deadline;
+    /// [`Error::Unsupported`] where the library is too old for a setting.
     ///
     /// # Panics
     /// When `rank` is not below `num_ranks`.
@@ -93,28 +74,68 @@ impl Comm {
     ) -> Result<Self> {
         const FUNCTION: &str = "ncclCommInitRankConfig";
         assert!(rank < num_ranks, "rank {rank} of {num_ranks}");
+        let mut settings = config.to_raw(library)?;
+        let (shared, watchdog) = Shared::start(library, config)?;
         let mut raw = std::ptr::null_mut();
-        let mut settings = sys::Config::new(config.blocking);
+        let (ranks, own) = (num_ranks as c_int, rank as c_int);
+        let init = library.functions.comm_init_rank_config;
         // SAFETY: the pointers are to values that live during the call; NCCL copies the settings.
-        let code = unsafe {
-            (library.functions.comm_init_rank_config)(
-                &mut raw,
-                num_ranks as c_int,
-                id.0,
-                rank as c_int,
-                &mut settings,
-            )
-        };
+        let code = unsafe { init(&mut raw, ranks, id.0, own, &mut settings) };
+        Self::adopt(FUNCTION, (shared, watchdog), raw, code, Some((rank, num_ranks)))
+    }
+
+    /// What NCCL has begun to make: waits until it is whole. From here on a failure aborts.
+    fn adopt(
+        function: &'static str,
+        (shared, watchdog): (Arc<Shared>, Watchdog),
+        raw: sys::Comm,
+        code: Code,
+        place: Option<(usize, usize)>,
+    ) -> Result<Self> {
         if raw.is_null() {
-            library.result(FUNCTION, code, raw)?;
+            shared.library.result(function, code, raw)?;
+            let reason = "NCCL has made no communicator, and says nothing about it".to_owned();
+            return Err(Error::Argument { function, reason });
         }
-        // From here on a failure aborts, by `Drop`.
-        let comm =
-            Self { library: library.clone(), rank, num_ranks, config, raw: Mutex::new(Some(Raw(raw))) };
-        let held = comm.lock(FUNCTION)?;
-        held.finish(FUNCTION, code)?;
-        drop(held);
+        shared.adopt(raw);
+        shared.turn(function, shared.config.deadline)?.finish(function, |_| code)?;
+        let mut comm = Self { shared, _watchdog: watchdog, rank: 0, num_ranks: 0 };
+        (comm.rank, comm.num_ranks) = match place {
+            Some(place) => place,
+            None => comm.place().map(|(rank, num_ranks, _)| (rank, num_ranks))?,
+        };
         Ok(comm)
+    }
+
+    /// Parts: ranks of one `color` become a communicator of their own, numbered by `key`, and by their rank here among equal
+    /// keys. All ranks call this; one without a color gets nothing. The parts end before this communicator does.
+    ///
+    /// # Errors
+    /// As [`Comm::init`].
+    pub fn split(&self, color: Option<u32>, key: u32, config: Config) -> Result<Option<Self>> {
+        const FUNCTION: &str = "ncclCommSplit";
+        const NO_COLOR: c_int = -1;
+        let library = self.library();
+        let number = |value: u32| {
+            let reason = || format!("colors and keys are at most {}, found {value}", c_int::MAX);
+            c_int::try_from(value).map_err(|_| Error::Argument { function: FUNCTION, reason: reason() })
+        };
+        let (color, key) = (color.map_or(Ok(NO_COLOR), number)?, number(key)?);
+        let mut settings = config.to_raw(library)?;
+        // NCCL writes here until the call is done: where it never is, the place is leaked rather than given back.
+        let place: *mut sys::Comm = Box::into_raw(Box::new(std::ptr::null_mut()));
+        let split = library.functions.comm_split;
+        self.turn(FUNCTION)?.finish(FUNCTION, |comm| {
+            // SAFETY: the communicator is alive, the place is on the heap; NCCL copies the settings.
+            unsafe { split(comm, color, key, place, &mut settings) }
+        })?;
+        // SAFETY: made above by `Box`, and NCCL is done with it.
+        let raw = *unsafe { Box::from_raw(place) };
+        if color == NO_COLOR {
+            return Ok(None);
+        }
+        let started = Shared::start(library, config)?;
+        Self::adopt(FUNCTION, started, raw, Code::IN_PROGRESS, None).map(Some)
     }
 
     /// Who this is.
@@ -129,7 +150,7 @@ impl Comm {
 
     /// The library it belongs to.
     pub fn library(&self) -> &Arc<Library> {
-        &self.library
+        &self.shared.library
     }
 
     /// What NCCL itself says: rank, number of ranks, ordinal of the CUDA device.
@@ -137,13 +158,11 @@ impl Comm {
     /// # Errors
     /// [`Error::Call`], [`Error::Aborted`].
     pub fn place(&self) -> Result<(usize, usize, usize)> {
-        let functions = &self.library.functions;
+        let functions = &self.library().functions;
         let ask = |function, call: unsafe extern "C" fn(sys::Comm, *mut c_int) -> Code| {
-            let held = self.lock(function)?;
             let mut answer = 0;
             // SAFETY: the communicator is alive, and the pointer is to an int that lives.
-            let code = unsafe { call(held.raw, &mut answer) };
-            self.library.result(function, code, held.raw)?;
+            self.turn(function)?.call(function, |comm| unsafe { call(comm, &mut answer) })?;
             Ok(usize::try_from(answer).unwrap_or(usize::MAX))
         };
         Ok((
@@ -156,14 +175,9 @@ impl Comm {
     /// Whether everything is sound so far: what has gone wrong on a stream since the last look. It waits for nothing.
     ///
     /// # Errors
-    /// [`Error::Call`] with NCCL's words, after which only [`Comm::abort`] is of use; [`Error::Aborted`].
+    /// The communicator's first error; [`Error::Aborted`].
     pub fn check(&self) -> Result<()> {
-        const FUNCTION: &str = "ncclCommGetAsyncError";
-        let held = self.lock(FUNCTION)?;
-        match held.state()? {
-            Code::IN_PROGRESS => Ok(()),
-            state => self.library.result(FUNCTION, state, held.raw),
-        }
+        self.shared.check()
     }
 
     /// Enqueues what `body` lists, all of it together: sends and receives of one group may come in any order. May be called on
@@ -173,25 +187,21 @@ impl Comm {
     /// Those of `body` first; [`Error::Call`], [`Error::Timeout`], [`Error::Aborted`].
     pub fn group(&self, body: impl FnOnce(&Group<'_>) -> Result<()>) -> Result<()> {
         const FUNCTION: &str = "ncclGroupEnd";
-        let held = self.lock("ncclGroupStart")?;
-        let group = Group::start(&held)?;
+        let turn = self.turn("ncclGroupStart")?;
+        let group = Group::start(&turn, (self.rank, self.num_ranks))?;
         let listed = body(&group);
         let code = group.end();
-        listed?;
-        held.finish(FUNCTION, code)
+        let ended = turn.finish(FUNCTION, |_| code);
+        listed.and(ended)
     }
 
     /// Ends the communicator at once, without the other ranks: what waits on a stream is given up. Later calls answer
-    /// [`Error::Aborted`]. Called again it does nothing.
+    /// [`Error::Aborted`]. Any thread may call it, beside one that waits; called again it does nothing.
     ///
     /// # Errors
-    /// [`Error::Call`].
+    /// [`Error::Call`]; [`Error::Timeout`] where NCCL takes longer than [`Config::end_within`].
     pub fn abort(&self) -> Result<()> {
-        let taken = self.raw.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Raw(raw)) = taken else { return Ok(()) };
-        // SAFETY: the communicator was alive and has been taken out: nobody uses it again.
-        let code = unsafe { (self.library.functions.comm_abort)(raw) };
-        self.library.result("ncclCommAbort", code, std::ptr::null_mut())
+        self.shared.end(Wish::Abort, "ncclCommAbort")
     }
 
     /// Ends the communicator with all ranks, when what they have enqueued is done.
@@ -200,73 +210,20 @@ impl Comm {
     /// [`Error::Call`], [`Error::Timeout`], [`Error::Aborted`]; the communicator is gone in any case.
     pub fn close(self) -> Result<()> {
         const FUNCTION: &str = "ncclCommFinalize";
-        let held = self.lock(FUNCTION)?;
+        let finalize = self.library().functions.comm_finalize;
         // SAFETY: the communicator is alive.
-        let code = unsafe { (self.library.functions.comm_finalize)(held.raw) };
-        held.finish(FUNCTION, code)?;
-        drop(held);
-        let taken = self.raw.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Raw(raw)) = taken else { return Ok(()) };
-        // SAFETY: finalised, and taken out: nobody uses it again.
-        let code = unsafe { (self.library.functions.comm_destroy)(raw) };
-        self.library.result("ncclCommDestroy", code, std::ptr::null_mut())
+        self.turn(FUNCTION)?.finish(FUNCTION, |comm| unsafe { finalize(comm) })?;
+        self.shared.end(Wish::Destroy, "ncclCommDestroy")
     }
 
     /// The communicator, for one caller at a time.
-    pub(crate) fn lock(&self, function: &'static str) -> Result<Held<'_>> {
-        let guard = self.raw.lock().unwrap_or_else(PoisonError::into_inner);
-        match *guard {
-            Some(Raw(raw)) => {
-                Ok(Held { library: &self.library, raw, deadline: self.config.deadline, _guard: guard })
-            }
-            None => Err(Error::Aborted { function }),
-        }
-    }
-}
-
-impl Drop for Comm {
-    fn drop(&mut self) {
-        // Nobody is left to tell.
-        let _ = self.abort();
-    }
-}
-
-/// The communicator, alive, and nobody else calls it.
-pub(crate) struct Held<'a> {
-    pub(crate) library: &'a Library,
-    pub(crate) raw: sys::Comm,
-    deadline: Duration,
-    _guard: MutexGuard<'a, Option<Raw>>,
-}
-
-impl Held<'_> {
-    /// The state that NCCL's own threads have left.
-    fn state(&self) -> Result<Code> {
-        let mut state = Code::SUCCESS;
-        // SAFETY: the communicator is alive, and the pointer is to a code that lives.
-        let code = unsafe { (self.library.functions.comm_get_async_error)(self.raw, &mut state) };
-        self.library.result("ncclCommGetAsyncError", code, self.raw)?;
-        Ok(state)
+    pub(crate) fn turn(&self, function: &'static str) -> Result<Turn<'_>> {
+        self.shared.turn(function, self.shared.config.deadline)
     }
 
-    /// The end of a call that has answered `code`: where it is in progress, waits for it.
-    pub(crate) fn finish(&self, function: &'static str, mut code: Code) -> Result<()> {
-        let started = Instant::now();
-        let mut looks = 0_u32;
-        while code == Code::IN_PROGRESS {
-            let waited = started.elapsed();
-            if waited >= self.deadline {
-                return Err(Error::Timeout { function, waited_ms: waited.as_millis() as u64 });
-            }
-            // Enqueueing takes microseconds, coming together seconds.
-            match looks {
-                0..1000 => std::hint::spin_loop(),
-                _ => std::thread::sleep(Duration::from_micros(50)),
-            }
-            looks += 1;
-            code = self.state()?;
-        }
-        self.library.result(function, code, self.raw)
+    /// As [`Comm::turn`], for what gives something back and must not wait long.
+    pub(crate) fn last_turn(&self, function: &'static str) -> Result<Turn<'_>> {
+        self.shared.turn(function, self.shared.config.end_within)
     }
 }
 

@@ -57,6 +57,30 @@ pub enum Error {
         /// What was tried.
         function: &'static str,
     },
+    /// This library is too old for what is asked.
+    #[error("{what} is not in NCCL {found}: {advice}")]
+    Unsupported {
+        /// What is asked.
+        what: String,
+        /// The library's version.
+        found: Version,
+        /// What to do.
+        advice: String,
+    },
+    /// What the caller gives does not fit; the communicator stays usable.
+    #[error("{function}: {reason}")]
+    Argument {
+        /// The function of NCCL's interface.
+        function: &'static str,
+        /// What was expected, and what found.
+        reason: String,
+    },
+    /// The system gives no thread for the watchdog.
+    #[error("no thread to watch over the communicator: {reason}")]
+    Watchdog {
+        /// What the system says.
+        reason: String,
+    },
 }
 
 impl Error {

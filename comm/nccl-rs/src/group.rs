@@ -1,72 +1,66 @@
 //! What is enqueued on a stream.
 
-use crate::communicator::Held;
-use crate::error::Result;
-use crate::sys::{Code, Stream};
+use crate::error::{Error, Result};
+use crate::kinds::{DataType, ReduceOp};
+use crate::state::Turn;
+use crate::sys::{self, Code, Functions, Stream};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
-/// A type of elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i32)]
-pub enum DataType {
-    /// Signed bytes.
-    I8 = 0,
-    /// Bytes.
-    U8 = 1,
-    /// 32-bit integers.
-    I32 = 2,
-    /// 32-bit integers without sign.
-    U32 = 3,
-    /// 64-bit integers.
-    I64 = 4,
-    /// 64-bit integers without sign.
-    U64 = 5,
-    /// IEEE half precision.
-    F16 = 6,
-    /// IEEE single precision.
-    F32 = 7,
-    /// IEEE double precision.
-    F64 = 8,
-    /// bfloat16.
-    Bf16 = 9,
+/// What an operation reads and writes. Addresses are of the rank's device, and all counts are elements.
+#[derive(Debug, Clone, Copy)]
+pub struct Data {
+    /// Where it reads. It may be `to`, or the rank's own part of `to`.
+    pub from: u64,
+    /// Where it writes.
+    pub to: u64,
+    /// Elements; of what, each operation says.
+    pub count: usize,
+    /// Their type.
+    pub kind: DataType,
+    /// A `CUstream`.
+    pub stream: Stream,
 }
 
-/// How elements of several ranks become one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i32)]
-pub enum ReduceOp {
-    /// Their sum.
-    Sum = 0,
-    /// Their product.
-    Product = 1,
-    /// The largest.
-    Max = 2,
-    /// The smallest.
-    Min = 3,
-    /// Their mean.
-    Mean = 4,
+impl Data {
+    fn from(&self) -> *const c_void {
+        address(self.from)
+    }
+
+    fn to(&self) -> *mut c_void {
+        address(self.to)
+    }
+}
+
+/// The parts of an array that go to, or come from, each rank, in elements.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    /// How many, by rank. None are none: nothing travels, not even a word about it.
+    pub counts: &'a [usize],
+    /// Where they begin, by rank.
+    pub offsets: &'a [usize],
 }
 
 /// Operations that start together; made by [`Comm::group`](crate::Comm::group).
 ///
-/// Addresses are of the rank's device. All counts are elements. An operation only lists what is to be done: it has read and
-/// written its memory when the stream has come past it.
+/// An operation only lists what is to be done: it has read and written its memory when the stream has come past it.
 ///
 /// # Safety
-/// Of every operation: `from` and `to` are of memory of the communicator's device that holds as many elements as the operation
-/// reads and writes there, and stays until the stream has come past it; `stream` is a `CUstream` of that device.
+/// Of every operation: what `data` names is memory of the communicator's device that holds as many elements as the operation
+/// reads and writes there, and stays until the stream has come past it; the stream is of that device.
 pub struct Group<'a> {
-    held: &'a Held<'a>,
+    turn: &'a Turn<'a>,
+    rank: usize,
+    num_ranks: usize,
     ended: Cell<bool>,
 }
 
 impl<'a> Group<'a> {
-    pub(crate) fn start(held: &'a Held<'a>) -> Result<Self> {
-        // SAFETY: takes nothing; the guard in `held` makes this the only call.
-        let code = unsafe { (held.library.functions.group_start)() };
-        held.library.result("ncclGroupStart", code, held.raw)?;
-        Ok(Self { held, ended: Cell::new(false) })
+    pub(crate) fn start(turn: &'a Turn<'a>, (rank, num_ranks): (usize, usize)) -> Result<Self> {
+        let start = turn.shared.library.functions.group_start;
+        // SAFETY: takes nothing; groups are of a thread.
+        turn.call("ncclGroupStart", |_| unsafe { start() })?;
+        Ok(Self { turn, rank, num_ranks, ended: Cell::new(false) })
     }
 
     /// Starts everything.
@@ -75,156 +69,187 @@ impl<'a> Group<'a> {
             return Code::SUCCESS;
         }
         // SAFETY: takes nothing, and ends what `start` began, on the same thread.
-        unsafe { (self.held.library.functions.group_end)() }
+        unsafe { (self.turn.shared.library.functions.group_end)() }
     }
 
-    fn listed(&self, function: &'static str, code: Code) -> Result<()> {
-        // Inside a group, "in progress" says no more than that the group has not ended.
-        match code {
-            Code::IN_PROGRESS => Ok(()),
-            code => self.held.library.result(function, code, self.held.raw),
-        }
+    fn list(&self, function: &'static str, call: impl FnOnce(&Functions, sys::Comm) -> Code) -> Result<()> {
+        self.turn.list(function, |comm| call(&self.turn.shared.library.functions, comm))
     }
 
-    /// Sends `count` elements to `peer`, which receives as many.
+    /// Sends `data.count` elements from `data.from` to `peer`, which receives as many.
     ///
     /// # Errors
-    /// [`Error::Call`](crate::Error::Call).
+    /// [`Error::Call`].
     ///
     /// # Safety
     /// See [`Group`].
-    pub unsafe fn send(
-        &self,
-        from: u64,
-        count: usize,
-        kind: DataType,
-        peer: usize,
-        stream: Stream,
-    ) -> Result<()> {
-        let functions = &self.held.library.functions;
-        // SAFETY: the communicator is alive; the rest is the caller's word.
-        let code = unsafe {
-            (functions.send)(address(from), count, kind as c_int, peer as c_int, self.held.raw, stream)
-        };
-        self.listed("ncclSend", code)
+    pub unsafe fn send(&self, data: Data, peer: usize) -> Result<()> {
+        let Data { count, kind, stream, .. } = data;
+        self.list("ncclSend", |nccl, comm| {
+            // SAFETY: the communicator is alive; the rest is the caller's word.
+            unsafe { (nccl.send)(data.from(), count, kind.0, peer as c_int, comm, stream) }
+        })
     }
 
-    /// Receives `count` elements from `peer`, which sends as many.
+    /// Receives `data.count` elements into `data.to` from `peer`, which sends as many.
     ///
     /// # Errors
-    /// [`Error::Call`](crate::Error::Call).
+    /// [`Error::Call`].
     ///
     /// # Safety
     /// See [`Group`].
-    pub unsafe fn receive(
-        &self,
-        to: u64,
-        count: usize,
-        kind: DataType,
-        peer: usize,
-        stream: Stream,
-    ) -> Result<()> {
-        let functions = &self.held.library.functions;
-        // SAFETY: the communicator is alive; the rest is the caller's word.
-        let code = unsafe {
-            (functions.recv)(address(to), count, kind as c_int, peer as c_int, self.held.raw, stream)
-        };
-        self.listed("ncclRecv", code)
+    pub unsafe fn receive(&self, data: Data, peer: usize) -> Result<()> {
+        let Data { count, kind, stream, .. } = data;
+        self.list("ncclRecv", |nccl, comm| {
+            // SAFETY: the communicator is alive; the rest is the caller's word.
+            unsafe { (nccl.recv)(data.to(), count, kind.0, peer as c_int, comm, stream) }
+        })
     }
 
-    /// `count` elements of every rank become one array of `count` elements, `to` on every rank; `from` may be `to`. The order of
-    /// addition is NCCL's, and may differ between versions and numbers of ranks.
+    /// `count` elements of every rank become one array of `count` elements, `to` on every rank. The order of addition is
+    /// NCCL's, and may differ between versions and numbers of ranks.
     ///
     /// # Errors
-    /// [`Error::Call`](crate::Error::Call).
+    /// [`Error::Call`].
     ///
     /// # Safety
     /// See [`Group`].
-    pub unsafe fn all_reduce(
-        &self,
-        (from, to): (u64, u64),
-        count: usize,
-        kind: DataType,
-        op: ReduceOp,
-        stream: Stream,
-    ) -> Result<()> {
-        let functions = &self.held.library.functions;
-        let (kind, op) = (kind as c_int, op as c_int);
-        // SAFETY: the communicator is alive; the rest is the caller's word.
-        let code = unsafe {
-            (functions.all_reduce)(address(from), address(to), count, kind, op, self.held.raw, stream)
-        };
-        self.listed("ncclAllReduce", code)
+    pub unsafe fn all_reduce(&self, data: Data, op: ReduceOp) -> Result<()> {
+        let Data { count, kind, stream, .. } = data;
+        self.list("ncclAllReduce", |nccl, comm| {
+            // SAFETY: the communicator is alive; the rest is the caller's word.
+            unsafe { (nccl.all_reduce)(data.from(), data.to(), count, kind.0, op.0, comm, stream) }
+        })
+    }
+
+    /// As [`Group::all_reduce`], but only rank `root` gets the result.
+    ///
+    /// # Errors
+    /// [`Error::Call`].
+    ///
+    /// # Safety
+    /// See [`Group`].
+    pub unsafe fn reduce(&self, data: Data, op: ReduceOp, root: usize) -> Result<()> {
+        let Data { count, kind, stream, .. } = data;
+        self.list("ncclReduce", |nccl, comm| {
+            let root = root as c_int;
+            // SAFETY: the communicator is alive; the rest is the caller's word.
+            unsafe { (nccl.reduce)(data.from(), data.to(), count, kind.0, op.0, root, comm, stream) }
+        })
     }
 
     /// As [`Group::all_reduce`] of `count` · ranks elements, of which each rank gets its `count`.
     ///
     /// # Errors
-    /// [`Error::Call`](crate::Error::Call).
+    /// [`Error::Call`].
     ///
     /// # Safety
     /// See [`Group`].
-    pub unsafe fn reduce_scatter(
-        &self,
-        (from, to): (u64, u64),
-        count: usize,
-        kind: DataType,
-        op: ReduceOp,
-        stream: Stream,
-    ) -> Result<()> {
-        let functions = &self.held.library.functions;
-        let (kind, op) = (kind as c_int, op as c_int);
-        // SAFETY: the communicator is alive; the rest is the caller's word.
-        let code = unsafe {
-            (functions.reduce_scatter)(address(from), address(to), count, kind, op, self.held.raw, stream)
-        };
-        self.listed("ncclReduceScatter", code)
+    pub unsafe fn reduce_scatter(&self, data: Data, op: ReduceOp) -> Result<()> {
+        let Data { count, kind, stream, .. } = data;
+        self.list("ncclReduceScatter", |nccl, comm| {
+            // SAFETY: the communicator is alive; the rest is the caller's word.
+            unsafe { (nccl.reduce_scatter)(data.from(), data.to(), count, kind.0, op.0, comm, stream) }
+        })
     }
 
     /// `count` elements of each rank, one after another, in `to` of every rank.
     ///
     /// # Errors
-    /// [`Error::Call`](crate::Error::Call).
+    /// [`Error::Call`].
     ///
     /// # Safety
     /// See [`Group`].
-    pub unsafe fn all_gather(
-        &self,
-        (from, to): (u64, u64),
-        count: usize,
-        kind: DataType,
-        stream: Stream,
-    ) -> Result<()> {
-        let functions = &self.held.library.functions;
-        // SAFETY: the communicator is alive; the rest is the caller's word.
-        let code = unsafe {
-            (functions.all_gather)(address(from), address(to), count, kind as c_int, self.held.raw, stream)
-        };
-        self.listed("ncclAllGather", code)
+    pub unsafe fn all_gather(&self, data: Data) -> Result<()> {
+        let Data { count, kind, stream, .. } = data;
+        self.list("ncclAllGather", |nccl, comm| {
+            // SAFETY: the communicator is alive; the rest is the caller's word.
+            unsafe { (nccl.all_gather)(data.from(), data.to(), count, kind.0, comm, stream) }
+        })
     }
 
     /// `count` elements of `from` of rank `root`, in `to` of every rank.
     ///
     /// # Errors
-    /// [`Error::Call`](crate::Error::Call).
+    /// [`Error::Call`].
     ///
     /// # Safety
     /// See [`Group`].
-    pub unsafe fn broadcast(
-        &self,
-        (from, to): (u64, u64),
-        count: usize,
-        kind: DataType,
-        root: usize,
-        stream: Stream,
-    ) -> Result<()> {
-        let functions = &self.held.library.functions;
-        let (kind, root) = (kind as c_int, root as c_int);
-        // SAFETY: the communicator is alive; the rest is the caller's word.
-        let code = unsafe {
-            (functions.broadcast)(address(from), address(to), count, kind, root, self.held.raw, stream)
+    pub unsafe fn broadcast(&self, data: Data, root: usize) -> Result<()> {
+        let Data { count, kind, stream, .. } = data;
+        self.list("ncclBroadcast", |nccl, comm| {
+            // SAFETY: the communicator is alive; the rest is the caller's word.
+            unsafe { (nccl.broadcast)(data.from(), data.to(), count, kind.0, root as c_int, comm, stream) }
+        })
+    }
+
+    /// Part `p` of `from`, `count` elements of ranks · `count`, goes to rank `p`, which has it as part of this rank in its
+    /// `to`; the two do not overlap. One call where the library has it (2.28), else sends and receives.
+    ///
+    /// # Errors
+    /// [`Error::Call`]; [`Error::Argument`] where the bytes are more than can be counted.
+    ///
+    /// # Safety
+    /// See [`Group`].
+    pub unsafe fn all_to_all(&self, data: Data) -> Result<()> {
+        let Data { count, kind, stream, .. } = data;
+        if self.turn.shared.library.functions.all_to_all.is_some() {
+            return self.list("ncclAlltoAll", |nccl, comm| match nccl.all_to_all {
+                // SAFETY: the communicator is alive; the rest is the caller's word.
+                Some(call) => unsafe { call(data.from(), data.to(), count, kind.0, comm, stream) },
+                None => Code::SUCCESS,
+            });
+        }
+        let counts = vec![count; self.num_ranks];
+        let offsets: Vec<usize> = (0..self.num_ranks).map(|peer| peer.saturating_mul(count)).collect();
+        let parts = Parts { counts: &counts, offsets: &offsets };
+        // SAFETY: the caller's word.
+        unsafe { self.all_to_all_v(data, parts, parts) }
+    }
+
+    /// Part `p` of `from`, as `sends` says, goes to rank `p`; what comes from rank `p` becomes part `p` of `to`, as `receives`
+    /// says. What one rank sends another expects. `data.count` says nothing here.
+    ///
+    /// # Errors
+    /// [`Error::Call`]; [`Error::Argument`] where there is not one part for each rank, or the bytes are more than can be
+    /// counted.
+    ///
+    /// # Safety
+    /// See [`Group`].
+    pub unsafe fn all_to_all_v(&self, data: Data, sends: Parts<'_>, receives: Parts<'_>) -> Result<()> {
+        // Everything is looked at before anything is listed.
+        let (from, to) =
+            (self.places(data.from, data.kind, sends)?, self.places(data.to, data.kind, receives)?);
+        // Every rank begins with itself and its neighbour, so that not all send to rank 0 first.
+        for peer in (0..self.num_ranks).map(|step| (self.rank + step) % self.num_ranks) {
+            if sends.counts[peer] > 0 {
+                // SAFETY: the caller's word.
+                unsafe { self.send(Data { from: from[peer], count: sends.counts[peer], ..data }, peer) }?;
+            }
+            if receives.counts[peer] > 0 {
+                // SAFETY: the caller's word.
+                unsafe { self.receive(Data { to: to[peer], count: receives.counts[peer], ..data }, peer) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where each part begins.
+    fn places(&self, begin: u64, kind: DataType, parts: Parts<'_>) -> Result<Vec<u64>> {
+        let refuse = |reason| Error::Argument { function: "all-to-all", reason };
+        let (counts, offsets) = (parts.counts.len(), parts.offsets.len());
+        if (counts, offsets) != (self.num_ranks, self.num_ranks) {
+            let ranks = self.num_ranks;
+            return Err(refuse(format!("{counts} counts and {offsets} offsets for {ranks} ranks")));
+        }
+        let bytes = kind.bytes().ok_or_else(|| refuse(format!("elements of unknown size: {kind:?}")))? as u64;
+        let place = |(offset, count): (&usize, &usize)| {
+            let end = (*offset as u64).checked_add(*count as u64)?.checked_mul(bytes)?;
+            begin.checked_add(end)?;
+            Some(begin + *offset as u64 * bytes)
         };
-        self.listed("ncclBroadcast", code)
+        let places: Option<Vec<u64>> = parts.offsets.iter().zip(parts.counts).map(place).collect();
+        places.ok_or_else(|| refuse("a part ends beyond the last address there is".to_owned()))
     }
 }
 

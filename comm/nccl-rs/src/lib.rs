@@ -13,15 +13,16 @@
 //! - [`UniqueId`], [`Comm`]: ranks come together; [`Comm::check`] is how a peer's failure is heard of, [`Comm::abort`] how
 //!   waiting ends;
 //! - [`Group`]: what is enqueued on a stream;
-//! - [`Allocation`], [`Comm::register`]: memory that NCCL can send from without a copy.
+//! - [`Allocation`], [`Comm::register`], [`Comm::register_window`]: memory that NCCL can send from without a copy.
 //!
 //! **Threads.** NCCL allows one call at a time on a communicator; [`Comm`] takes turns. Calls that NCCL answers with "in
-//! progress" are waited for, at most for the deadline of the communicator.
+//! progress" are waited for, at most for the deadline of the communicator. Each communicator has a thread that looks for what
+//! went wrong meanwhile, and that alone aborts: an abort never waits for a thread that is stuck.
 //!
 //! **Context.** Every call that makes or uses a communicator needs the CUDA context of its device current on the calling
 //! thread; NCCL takes the device from there.
 //!
-//! Source: `nccl.h` of NCCL 2.28.9, and its [user guide](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/).
+//! Source: `nccl.h` of NCCL 2.28.9 (the settings as of 2.31), and its [user guide](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/).
 //!
 //! ```
 //! use nccl_rs::{Library, Search};
@@ -33,16 +34,23 @@
 //! ```
 
 mod communicator;
+mod config;
 mod error;
+#[cfg(test)]
+mod fake;
 mod group;
+mod kinds;
 mod library;
 mod memory;
 mod search;
+mod state;
 mod sys;
 
-pub use communicator::{Comm, Config, UniqueId};
+pub use communicator::{Comm, UniqueId};
+pub use config::{Config, Feature};
 pub use error::{Error, Result};
-pub use group::{DataType, Group, ReduceOp};
-pub use library::{Library, OLDEST, Version};
+pub use group::{Data, Group, Parts};
+pub use kinds::{DataType, ReduceOp, ScaledSum};
+pub use library::{Capabilities, Library, OLDEST, Version};
 pub use memory::{Allocation, Registration};
 pub use search::Search;

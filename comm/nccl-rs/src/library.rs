@@ -1,5 +1,6 @@
 //! The opened library.
 
+use crate::config::{COLLNET_SINCE, NVLS_SINCE};
 use crate::error::{Error, Result};
 use crate::search::Search;
 use crate::sys::{self, Code, Functions};
@@ -29,11 +30,54 @@ impl Version {
         let number = u32::try_from(number).unwrap_or(0);
         Self { major: number / 10_000, minor: number / 100 % 100, patch: number % 100 }
     }
+
+    /// NCCL's number for it.
+    pub(crate) fn number(self) -> u32 {
+        self.major * 10_000 + self.minor * 100 + self.patch
+    }
 }
 
 impl fmt::Display for Version {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// What a library can do beyond what every version can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// An all-to-all in one call; else it is a group of sends and receives.
+    pub all_to_all: bool,
+    /// [`Comm::register`](crate::Comm::register).
+    pub registration: bool,
+    /// [`Comm::register_window`](crate::Comm::register_window): memory that all ranks have in the same shape.
+    pub windows: bool,
+    /// [`Allocation`](crate::Allocation).
+    pub memory: bool,
+    /// CollNet on or off for one communicator.
+    pub collnet: bool,
+    /// NVLS on or off for one communicator.
+    pub nvls: bool,
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            ("all-to-all in one call", self.all_to_all),
+            ("registered memory", self.registration),
+            ("windows", self.windows),
+            ("its own memory", self.memory),
+            ("CollNet per communicator", self.collnet),
+            ("NVLS per communicator", self.nvls),
+        ];
+        let with = |has| all.iter().filter(move |(_, there)| *there == has).map(|(name, _)| *name);
+        let (has, lacks) = (with(true).collect::<Vec<_>>(), with(false).collect::<Vec<_>>());
+        formatter.write_str(if has.is_empty() { "the basics" } else { "" })?;
+        formatter.write_str(&has.join(", "))?;
+        match lacks.is_empty() {
+            true => Ok(()),
+            false => write!(formatter, "; without {}", lacks.join(", ")),
+        }
     }
 }
 
@@ -86,6 +130,15 @@ impl Library {
             }
         }
         // SAFETY: dlsym gives null or the library's function of that name.
+        unsafe { Self::from_symbols(path, symbol) }
+    }
+
+    /// The library whose functions `symbol` gives.
+    ///
+    /// # Safety
+    /// What `symbol` gives for a name is null or the function of that name of NCCL's interface.
+    pub(crate) unsafe fn from_symbols(path: PathBuf, symbol: impl Fn(&CStr) -> *mut c_void) -> Result<Self> {
+        // SAFETY: the caller's word.
         let functions = match unsafe { Functions::load(symbol) } {
             Ok(functions) => functions,
             Err(missing) => return Err(Error::Broken { path, reason: format!("it has no {missing}") }),
@@ -107,6 +160,31 @@ impl Library {
     /// Its version.
     pub fn version(&self) -> Version {
         self.version
+    }
+
+    /// What it can do beyond what every version can.
+    pub fn capabilities(&self) -> Capabilities {
+        let functions = &self.functions;
+        Capabilities {
+            all_to_all: functions.all_to_all.is_some(),
+            registration: functions.comm_register.is_some() && functions.comm_deregister.is_some(),
+            windows: functions.window_register.is_some() && functions.window_deregister.is_some(),
+            memory: functions.mem_alloc.is_some() && functions.mem_free.is_some(),
+            collnet: self.version >= COLLNET_SINCE,
+            nvls: self.version >= NVLS_SINCE,
+        }
+    }
+
+    /// A function that not every version has.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where this one has not.
+    pub(crate) fn later<T>(&self, name: &str, function: Option<T>) -> Result<T> {
+        function.ok_or_else(|| Error::Unsupported {
+            what: name.to_owned(),
+            found: self.version,
+            advice: format!("install a newer libnccl.so.2 than {}", self.path.display()),
+        })
     }
 
     /// NCCL's answer as a result; "in progress" is none of a blocking call and counts as an error here.

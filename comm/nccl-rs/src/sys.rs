@@ -2,6 +2,7 @@
 //! behaviour.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::offset_of;
 
 /// `ncclResult_t`.
 #[repr(transparent)]
@@ -23,73 +24,128 @@ pub(crate) type Stream = *mut c_void;
 #[derive(Clone, Copy)]
 pub(crate) struct UniqueId(pub(crate) [c_char; 128]);
 
-/// `ncclConfig_t` as of 2.18. NCCL reads as many bytes as `size` says and takes its own defaults for what came later.
+/// `ncclConfig_t` as of 2.31. Its fields were appended version by version, and NCCL reads as many bytes as `size` says: a
+/// library gets the part that it knows.
 #[repr(C)]
+#[derive(Debug, Clone)]
 pub(crate) struct Config {
-    size: usize,
+    pub(crate) size: usize,
     magic: c_uint,
-    version: c_uint,
+    pub(crate) version: c_uint,
     blocking: c_int,
     cga_cluster_size: c_int,
     min_ctas: c_int,
-    max_ctas: c_int,
+    pub(crate) max_ctas: c_int,
     net_name: *const c_char,
     split_share: c_int,
+    traffic_class: c_int,
+    comm_name: *const c_char,
+    pub(crate) collnet_enable: c_int,
+    cta_policy: c_int,
+    shrink_share: c_int,
+    pub(crate) nvls_ctas: c_int,
+    channels_per_net_peer: c_int,
+    nvlink_centric: c_int,
+    graph_usage: c_int,
+    rma_contexts: c_int,
+    max_p2p_peers: c_int,
+    graph_stream_ordering: c_int,
+    launch_order_implicit: c_int,
+    rma_signals: c_int,
+    rma_eager: c_int,
+    host_cft: c_int,
+    pub(crate) nvls_host_mode: c_int,
 }
 
+/// Which version appended what, newest first: the number that goes with a size, and the size.
+const LAYOUTS: [(c_uint, usize); 4] = [
+    (23100, size_of::<Config>()),
+    (22800, offset_of!(Config, graph_usage)),
+    (22700, offset_of!(Config, channels_per_net_peer)),
+    (21800, offset_of!(Config, traffic_class).next_multiple_of(8)),
+];
+
 impl Config {
-    /// Everything as NCCL likes it, but for `blocking`.
-    pub(crate) fn new(blocking: bool) -> Self {
-        const UNDEFINED: c_int = c_int::MIN;
+    /// What NCCL takes its own default for.
+    pub(crate) const UNDEFINED: c_int = c_int::MIN;
+
+    /// Everything as NCCL likes it, for a library of this number; its calls do not block.
+    pub(crate) fn new(library: c_uint) -> Self {
+        const UNDEFINED: c_int = Config::UNDEFINED;
+        let known = LAYOUTS.iter().find(|(version, _)| *version <= library);
+        let (version, size) = *known.unwrap_or(&LAYOUTS[LAYOUTS.len() - 1]);
         Self {
-            size: size_of::<Self>(),
+            size,
             magic: 0xcafe_beef,
-            version: 21800,
-            blocking: c_int::from(blocking),
+            version,
+            blocking: 0,
             cga_cluster_size: UNDEFINED,
             min_ctas: UNDEFINED,
             max_ctas: UNDEFINED,
             net_name: std::ptr::null(),
             split_share: UNDEFINED,
+            traffic_class: UNDEFINED,
+            comm_name: std::ptr::null(),
+            collnet_enable: UNDEFINED,
+            cta_policy: UNDEFINED,
+            shrink_share: UNDEFINED,
+            nvls_ctas: UNDEFINED,
+            channels_per_net_peer: UNDEFINED,
+            nvlink_centric: UNDEFINED,
+            graph_usage: UNDEFINED,
+            rma_contexts: UNDEFINED,
+            max_p2p_peers: UNDEFINED,
+            graph_stream_ordering: UNDEFINED,
+            launch_order_implicit: UNDEFINED,
+            rma_signals: UNDEFINED,
+            rma_eager: UNDEFINED,
+            host_cft: UNDEFINED,
+            nvls_host_mode: UNDEFINED,
         }
     }
 }
 
-/// Declares [`Functions`] and how it is filled.
+/// `symbol` as a function, or None where it is absent.
+macro_rules! resolve {
+    ($lookup:expr, $symbol:literal, ($($type:ty),*) -> $result:ty) => {{
+        const NAME: &CStr = match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => panic!("a symbol without zeros"),
+        };
+        let address = $lookup(NAME);
+        match address.is_null() {
+            true => None,
+            // SAFETY: not null, and by the caller's word this function.
+            false => Some(unsafe {
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(address)
+            }),
+        }
+    }};
+}
+
+/// Declares [`Functions`] and how it is filled: what every version has, and what came later.
 macro_rules! functions {
-    ($($(#[$doc:meta])* $field:ident = $symbol:literal ($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+    (
+        $($field:ident = $symbol:literal ($($argument:ident: $type:ty),*) -> $result:ty;)*
+        => $($late:ident = $late_symbol:literal ($($late_argument:ident: $late_type:ty),*) -> $late_result:ty;)*
+    ) => {
         /// Every function of NCCL that this crate calls.
         #[derive(Debug)]
         pub(crate) struct Functions {
-            $($(#[$doc])* pub(crate) $field: unsafe extern "C" fn($($argument: $type),*) -> $result,)*
+            $(pub(crate) $field: unsafe extern "C" fn($($argument: $type),*) -> $result,)*
+            $(pub(crate) $late: Option<unsafe extern "C" fn($($late_argument: $late_type),*) -> $late_result>,)*
         }
 
         impl Functions {
-            /// Takes each function from `symbol`; the first name that it does not know is the error.
+            /// Takes each function from `symbol`; the first name that every version has and this one has not is the error.
             ///
             /// # Safety
             /// What `symbol` gives for a name is null or the function of that name of NCCL's interface.
             pub(crate) unsafe fn load(symbol: impl Fn(&CStr) -> *mut c_void) -> Result<Self, &'static str> {
-                $(
-                    let $field = {
-                        const NAME: &CStr = match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
-                            Ok(name) => name,
-                            Err(_) => panic!("a symbol without zeros"),
-                        };
-                        let address = symbol(NAME);
-                        if address.is_null() {
-                            return Err($symbol);
-                        }
-                        // SAFETY: not null, and by the caller's word this function.
-                        unsafe {
-                            std::mem::transmute::<
-                                *mut c_void,
-                                unsafe extern "C" fn($($type),*) -> $result,
-                            >(address)
-                        }
-                    };
-                )*
-                Ok(Self { $($field),* })
+                Ok(Self {
+                    $($field: resolve!(symbol, $symbol, ($($type),*) -> $result).ok_or($symbol)?,)*
+                    $($late: resolve!(symbol, $late_symbol, ($($late_type),*) -> $late_result),)*
+                })
             }
         }
     };
@@ -102,6 +158,8 @@ functions! {
     get_last_error = "ncclGetLastError" (comm: Comm) -> *const c_char;
     comm_init_rank_config = "ncclCommInitRankConfig"
         (comm: *mut Comm, num_ranks: c_int, id: UniqueId, rank: c_int, config: *mut Config) -> Code;
+    comm_split = "ncclCommSplit"
+        (comm: Comm, color: c_int, key: c_int, made: *mut Comm, config: *mut Config) -> Code;
     comm_finalize = "ncclCommFinalize" (comm: Comm) -> Code;
     comm_destroy = "ncclCommDestroy" (comm: Comm) -> Code;
     comm_abort = "ncclCommAbort" (comm: Comm) -> Code;
@@ -109,11 +167,6 @@ functions! {
     comm_count = "ncclCommCount" (comm: Comm, count: *mut c_int) -> Code;
     comm_cu_device = "ncclCommCuDevice" (comm: Comm, device: *mut c_int) -> Code;
     comm_user_rank = "ncclCommUserRank" (comm: Comm, rank: *mut c_int) -> Code;
-    comm_register = "ncclCommRegister"
-        (comm: Comm, address: *mut c_void, bytes: usize, handle: *mut *mut c_void) -> Code;
-    comm_deregister = "ncclCommDeregister" (comm: Comm, handle: *mut c_void) -> Code;
-    mem_alloc = "ncclMemAlloc" (address: *mut *mut c_void, bytes: usize) -> Code;
-    mem_free = "ncclMemFree" (address: *mut c_void) -> Code;
     group_start = "ncclGroupStart" () -> Code;
     group_end = "ncclGroupEnd" () -> Code;
     send = "ncclSend"
@@ -131,4 +184,39 @@ functions! {
     broadcast = "ncclBroadcast"
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, root: c_int, comm: Comm, stream: Stream)
         -> Code;
+    reduce = "ncclReduce"
+        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, root: c_int, comm: Comm, stream: Stream)
+        -> Code;
+    red_op_create = "ncclRedOpCreatePreMulSum"
+        (op: *mut c_int, scalar: *const c_void, kind: c_int, residence: c_int, comm: Comm) -> Code;
+    red_op_destroy = "ncclRedOpDestroy" (op: c_int, comm: Comm) -> Code;
+=>
+    comm_register = "ncclCommRegister"
+        (comm: Comm, address: *mut c_void, bytes: usize, handle: *mut *mut c_void) -> Code;
+    comm_deregister = "ncclCommDeregister" (comm: Comm, handle: *mut c_void) -> Code;
+    mem_alloc = "ncclMemAlloc" (address: *mut *mut c_void, bytes: usize) -> Code;
+    mem_free = "ncclMemFree" (address: *mut c_void) -> Code;
+    window_register = "ncclCommWindowRegister"
+        (comm: Comm, address: *mut c_void, bytes: usize, window: *mut *mut c_void, flags: c_int) -> Code;
+    window_deregister = "ncclCommWindowDeregister" (comm: Comm, window: *mut c_void) -> Code;
+    all_to_all = "ncclAlltoAll"
+        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, comm: Comm, stream: Stream) -> Code;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_gets_the_part_of_the_settings_that_it_knows() {
+        // Offsets as a C compiler lays out the structs of nccl.h of these versions, on 64-bit systems.
+        let size_of_version = |library| (Config::new(library).version, Config::new(library).size);
+        assert_eq!(size_of_version(21903), (21800, 48));
+        assert_eq!(size_of_version(22605), (21800, 48));
+        assert_eq!(size_of_version(22703), (22700, 72));
+        assert_eq!(size_of_version(22809), (22800, 80));
+        assert_eq!(size_of_version(23007), (22800, 80));
+        assert_eq!(size_of_version(23100), (23100, 120));
+        assert_eq!(size_of_version(29901), (23100, 120));
+    }
 }

@@ -1,6 +1,6 @@
 //! Finding and opening: what is missing is named, and where it was looked for. Small libraries are made with the C compiler.
 
-use nccl_rs::{Comm, Config, Error, Library, OLDEST, Search, UniqueId};
+use nccl_rs::{Comm, Config, Data, DataType, Error, Library, OLDEST, Search, UniqueId};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -48,6 +48,10 @@ int ncclAllReduce(void) { return 0; }
 int ncclReduceScatter(void) { return 0; }
 int ncclAllGather(void) { return 0; }
 int ncclBroadcast(void) { return 0; }
+int ncclReduce(void) { return 0; }
+int ncclCommSplit(void) { return 0; }
+int ncclRedOpCreatePreMulSum(void) { return 0; }
+int ncclRedOpDestroy(void) { return 0; }
 "#;
 
 /// A stand-in for `libnccl.so.2` in `folder`; None, with a line, without a C compiler.
@@ -75,7 +79,7 @@ fn whole(folder: &Path, defines: &[&str]) -> Option<Arc<Library>> {
 
 fn comm(library: &Arc<Library>, num_ranks: usize) -> nccl_rs::Result<Comm> {
     let id = UniqueId::new(library)?;
-    let config = Config { blocking: false, deadline: Duration::from_millis(60) };
+    let config = Config { deadline: Duration::from_millis(60), ..Config::default() };
     Comm::init(library, &id, 1, num_ranks, config)
 }
 
@@ -120,12 +124,11 @@ fn calls_in_progress_are_waited_for_and_refusals_have_the_librarys_words() {
     let one = comm(&library, 2).unwrap();
     assert_eq!(one.place(), Ok((1, 0, 3)));
     one.check().unwrap();
+    let data = Data { from: 0, to: 0, count: 8, kind: DataType::F32, stream: std::ptr::null_mut() };
     // SAFETY: the stand-in looks at neither address nor stream.
-    one.group(|group| unsafe { group.send(0, 8, nccl_rs::DataType::F32, 0, std::ptr::null_mut()) }).unwrap();
-    let refused = one
-        // SAFETY: as above.
-        .group(|group| unsafe { group.receive(0, 8, nccl_rs::DataType::F32, 0, std::ptr::null_mut()) })
-        .unwrap_err();
+    one.group(|group| unsafe { group.send(data, 0) }).unwrap();
+    // SAFETY: as above.
+    let refused = one.group(|group| unsafe { group.receive(data, 0) }).unwrap_err();
     assert_eq!(refused.to_string(), "ncclRecv: invalid usage (NCCL error 5): the stand-in refuses");
     let refused = comm(&library, 9).unwrap_err();
     assert!(matches!(refused, Error::Call { function: "ncclCommInitRankConfig", code: 5, .. }), "{refused}");

@@ -5,11 +5,15 @@
 use super::DeviceCollectives;
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
+use crate::options::NcclOptions;
 use crate::topology::Rank;
 use crate::transport::Transport;
 use headlong_device::Stream;
 use headlong_device::cuda::{self, CudaDevice, CudaStream, DevicePtr};
-use nccl_rs::{Comm, Config, DataType, Group, Library, ReduceOp, Search, UniqueId};
+use nccl_rs::{
+    Capabilities, Comm, Config, Data, DataType, Group, Library, ReduceOp, Search, UniqueId, Version,
+};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// One rank's end of NCCL's collectives.
@@ -27,7 +31,9 @@ impl NcclCollectives {
         let (cuda, library) = opened.map_err(|reason| CommError::Rendezvous { reason })?;
         let id = exchange_id(communicator, &library)?;
         let (rank, num_ranks) = (communicator.rank().0, communicator.num_ranks());
-        let config = Config { blocking: false, deadline: communicator.options().deadline };
+        let options = communicator.options();
+        let NcclOptions { collnet, nvls } = options.nccl;
+        let config = Config { deadline: options.deadline, collnet, nvls, ..Config::default() };
         let comm = bind(cuda)
             .and_then(|()| Comm::init(&library, &id, rank, num_ranks, config).map_err(|e| e.to_string()));
         communicator.agree("NCCL", &comm)?;
@@ -45,7 +51,7 @@ impl NcclCollectives {
         &self,
         operation: &str,
         stream: &Stream,
-        body: impl FnOnce(&Group<'_>, Place) -> nccl_rs::Result<()>,
+        body: impl FnOnce(&Group<'_>, RawStream) -> nccl_rs::Result<()>,
     ) -> Result<()> {
         self.transport.check()?;
         let cuda = stream.cuda_body();
@@ -56,9 +62,9 @@ impl NcclCollectives {
             cuda.device(),
             self.device
         );
-        let place = Place { stream: cuda.raw(), rank: self.comm.rank(), num_ranks: self.comm.num_ranks() };
-        let enqueued = bind(cuda)
-            .and_then(|()| self.comm.group(|group| body(group, place)).map_err(|error| error.to_string()));
+        let enqueued = bind(cuda).and_then(|()| {
+            self.comm.group(|group| body(group, cuda.raw())).map_err(|error| error.to_string())
+        });
         enqueued.or_else(|reason| self.end(operation, reason))
     }
 
@@ -70,12 +76,12 @@ impl NcclCollectives {
     }
 }
 
-/// Where and as whom a group is enqueued.
-#[derive(Clone, Copy)]
-struct Place {
-    stream: *mut std::ffi::c_void,
-    rank: usize,
-    num_ranks: usize,
+/// `CUstream`.
+type RawStream = *mut std::ffi::c_void;
+
+/// `count` bytes from one place to another.
+fn bytes_of(from: DevicePtr, to: DevicePtr, count: usize, stream: RawStream) -> Data {
+    Data { from: from.0, to: to.0, count, kind: DataType::U8, stream }
 }
 
 // SAFETY, of all calls of a group below: the stream is alive and of the communicator's device (`enqueue`); the memory is the
@@ -103,16 +109,9 @@ impl DeviceCollectives for NcclCollectives {
         if bytes_per_peer == 0 {
             return self.transport.check();
         }
-        self.enqueue("all_to_all", stream, |group, Place { stream, rank, num_ranks }| {
-            // Every rank begins with its neighbour, so that not all send to rank 0 first.
-            for peer in (0..num_ranks).map(|step| (rank + step) % num_ranks) {
-                let offset = (peer * bytes_per_peer) as u64;
-                // SAFETY: see above.
-                unsafe { group.send(from.0 + offset, bytes_per_peer, DataType::U8, peer, stream) }?;
-                // SAFETY: see above.
-                unsafe { group.receive(to.0 + offset, bytes_per_peer, DataType::U8, peer, stream) }?;
-            }
-            Ok(())
+        self.enqueue("all_to_all", stream, |group, stream| {
+            // SAFETY: see above.
+            unsafe { group.all_to_all(bytes_of(from, to, bytes_per_peer, stream)) }
         })
     }
 
@@ -120,9 +119,12 @@ impl DeviceCollectives for NcclCollectives {
         if len == 0 {
             return self.transport.check();
         }
-        self.enqueue("all_reduce", stream, |group, Place { stream, .. }| {
+        self.enqueue("all_reduce", stream, |group, stream| {
             // SAFETY: see above.
-            unsafe { group.all_reduce((data.0, data.0), len, DataType::F32, ReduceOp::Sum, stream) }
+            unsafe {
+                let data = Data { from: data.0, to: data.0, count: len, kind: DataType::F32, stream };
+                group.all_reduce(data, ReduceOp::SUM)
+            }
         })
     }
 
@@ -136,9 +138,9 @@ impl DeviceCollectives for NcclCollectives {
         if bytes_per_rank == 0 {
             return self.transport.check();
         }
-        self.enqueue("all_gather", stream, |group, Place { stream, .. }| {
+        self.enqueue("all_gather", stream, |group, stream| {
             // SAFETY: see above.
-            unsafe { group.all_gather((from.0, to.0), bytes_per_rank, DataType::U8, stream) }
+            unsafe { group.all_gather(bytes_of(from, to, bytes_per_rank, stream)) }
         })
     }
 
@@ -147,9 +149,9 @@ impl DeviceCollectives for NcclCollectives {
         if bytes == 0 {
             return self.transport.check();
         }
-        self.enqueue("broadcast", stream, |group, Place { stream, .. }| {
+        self.enqueue("broadcast", stream, |group, stream| {
             // SAFETY: see above.
-            unsafe { group.broadcast((data.0, data.0), bytes, DataType::U8, root.0, stream) }
+            unsafe { group.broadcast(bytes_of(data, data, bytes, stream), root.0) }
         })
     }
 
@@ -177,6 +179,29 @@ impl DeviceCollectives for NcclCollectives {
             transport.check()
         })
     }
+}
+
+/// The NCCL that collectives would use on this machine, for whoever wants to know before a run.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Its file.
+    pub path: PathBuf,
+    /// Its version.
+    pub version: Version,
+    /// What it can do beyond what every version can.
+    pub capabilities: Capabilities,
+}
+
+/// Opens NCCL and asks what it is; it makes nothing.
+///
+/// # Errors
+/// What is missing, and where it was looked for.
+pub fn report() -> Result<Report, String> {
+    let found = cuda::Library::Nccl.find().path.ok();
+    let search = found.map_or_else(Search::default, |path| Search::in_directories([path]));
+    let library = Library::open(&search).map_err(|error| error.to_string())?;
+    let (path, version) = (library.path().to_path_buf(), library.version());
+    Ok(Report { path, version, capabilities: library.capabilities() })
 }
 
 /// NCCL, of the kind that fits the device; else what is missing, and where it was looked for.

@@ -20,6 +20,8 @@ pub struct CommConfig {
     pub compress: CompressChoice,
     /// Seconds after which a rank that does not come to an exchange ends the run.
     pub deadline_s: f64,
+    /// What NCCL may use.
+    pub nccl: NcclConfig,
 }
 
 impl Default for CommConfig {
@@ -31,8 +33,32 @@ impl Default for CommConfig {
             deduplicate: DeduplicateChoice::Auto,
             compress: CompressChoice::None,
             deadline_s: 120.0,
+            nccl: NcclConfig::default(),
         }
     }
+}
+
+/// What NCCL may use in the communicators of a run (`docs/network.md`).
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NcclConfig {
+    /// Sums inside the network's switches (CollNet, SHARP).
+    pub collnet: FeatureChoice,
+    /// Sums inside the node's NVSwitch (NVLS).
+    pub nvls: FeatureChoice,
+}
+
+/// Whether NCCL may use a feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FeatureChoice {
+    /// Never.
+    Off,
+    /// As NCCL and its environment decide.
+    #[default]
+    Auto,
+    /// The run ends where NCCL does not take the demand.
+    Require,
 }
 
 /// How the hybrid split is found.

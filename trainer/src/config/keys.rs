@@ -97,6 +97,8 @@ keys! {
     "comm.deduplicate": "\"auto\", \"off\", \"rank\" or \"node\"; changes no result",
     "comm.compress": "\"none\" or \"bf16\": what vectors are rounded to on the way",
     "comm.deadline_s": "seconds after which a rank that does not come to an exchange ends the run",
+    "comm.nccl.collnet": "\"off\", \"auto\" or \"require\": sums in the network's switches (SHARP), by NCCL",
+    "comm.nccl.nvls": "\"off\", \"auto\" or \"require\": sums in the node's NVSwitch, by NCCL",
     "hybrid.statistics_batches": "batches read before the first step to learn how frequent each row is",
     "hybrid.latency_table": "measured latencies (`headlong bench tune`); unset: defaults of the transport",
     "hybrid.max_replicated_bytes": "bytes of a rank for replicated rows; 0: a quarter of its memory",

@@ -19,7 +19,10 @@ pub mod render;
 mod table_entries;
 pub mod validate;
 
-pub use comm::{CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, HybridConfig, IdsChoice};
+pub use comm::{
+    CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, FeatureChoice, HybridConfig, IdsChoice,
+    NcclConfig,
+};
 pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
 };
