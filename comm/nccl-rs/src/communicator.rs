@@ -121,10 +121,10 @@ impl Comm {
             c_int::try_from(value).map_err(|_| Error::Argument { function: FUNCTION, reason: reason() })
         };
         let (color, key) = (color.map_or(Ok(NO_COLOR), number)?, number(key)?);
+        let split = library.later(FUNCTION, library.functions.comm_split)?;
         let mut settings = config.to_raw(library)?;
         // NCCL writes here until the call is done: where it never is, the place is leaked rather than given back.
         let place: *mut sys::Comm = Box::into_raw(Box::new(std::ptr::null_mut()));
-        let split = library.functions.comm_split;
         self.turn(FUNCTION)?.finish(FUNCTION, |comm| {
             // SAFETY: the communicator is alive, the place is on the heap; NCCL copies the settings.
             unsafe { split(comm, color, key, place, &mut settings) }

@@ -130,11 +130,12 @@ impl<'a> Group<'a> {
     /// # Safety
     /// See [`Group`].
     pub unsafe fn reduce(&self, data: Data, op: ReduceOp, root: usize) -> Result<()> {
-        let Data { count, kind, stream, .. } = data;
-        self.list("ncclReduce", |nccl, comm| {
-            let root = root as c_int;
+        let library = &self.turn.shared.library;
+        let reduce = library.later("ncclReduce", library.functions.reduce)?;
+        let (Data { count, kind, stream, .. }, root) = (data, root as c_int);
+        self.list("ncclReduce", |_, comm| {
             // SAFETY: the communicator is alive; the rest is the caller's word.
-            unsafe { (nccl.reduce)(data.from(), data.to(), count, kind.0, op.0, root, comm, stream) }
+            unsafe { reduce(data.from(), data.to(), count, kind.0, op.0, root, comm, stream) }
         })
     }
 
@@ -193,11 +194,10 @@ impl<'a> Group<'a> {
     /// See [`Group`].
     pub unsafe fn all_to_all(&self, data: Data) -> Result<()> {
         let Data { count, kind, stream, .. } = data;
-        if self.turn.shared.library.functions.all_to_all.is_some() {
-            return self.list("ncclAlltoAll", |nccl, comm| match nccl.all_to_all {
+        if let Some(call) = self.turn.shared.library.functions.all_to_all {
+            return self.list("ncclAlltoAll", |_, comm| {
                 // SAFETY: the communicator is alive; the rest is the caller's word.
-                Some(call) => unsafe { call(data.from(), data.to(), count, kind.0, comm, stream) },
-                None => Code::SUCCESS,
+                unsafe { call(data.from(), data.to(), count, kind.0, comm, stream) }
             });
         }
         let counts = vec![count; self.num_ranks];

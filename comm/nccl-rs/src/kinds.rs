@@ -78,7 +78,9 @@ impl Comm {
         const FUNCTION: &str = "ncclRedOpCreatePreMulSum";
         const ON_THE_HOST: c_int = 1;
         let mut op = 0;
-        let (create, kind) = (self.library().functions.red_op_create, DataType::F32.0);
+        let library = self.library();
+        let create = library.later(FUNCTION, library.functions.red_op_create)?;
+        let kind = DataType::F32.0;
         self.turn(FUNCTION)?.finish(FUNCTION, |comm| {
             let scalar = (&raw const factor).cast::<c_void>();
             // SAFETY: the communicator is alive; NCCL reads the factor during the call, and writes the number.
@@ -92,7 +94,7 @@ impl Drop for ScaledSum<'_> {
     fn drop(&mut self) {
         let destroy = self.comm.library().functions.red_op_destroy;
         // An aborted communicator has forgotten everything.
-        if let Ok(turn) = self.comm.last_turn("ncclRedOpDestroy") {
+        if let (Some(destroy), Ok(turn)) = (destroy, self.comm.last_turn("ncclRedOpDestroy")) {
             // SAFETY: the communicator is alive and the operation its own, given back once.
             let _ = turn.finish("ncclRedOpDestroy", |comm| unsafe { destroy(self.op.0, comm) });
         }

@@ -158,8 +158,6 @@ functions! {
     get_last_error = "ncclGetLastError" (comm: Comm) -> *const c_char;
     comm_init_rank_config = "ncclCommInitRankConfig"
         (comm: *mut Comm, num_ranks: c_int, id: UniqueId, rank: c_int, config: *mut Config) -> Code;
-    comm_split = "ncclCommSplit"
-        (comm: Comm, color: c_int, key: c_int, made: *mut Comm, config: *mut Config) -> Code;
     comm_finalize = "ncclCommFinalize" (comm: Comm) -> Code;
     comm_destroy = "ncclCommDestroy" (comm: Comm) -> Code;
     comm_abort = "ncclCommAbort" (comm: Comm) -> Code;
@@ -184,13 +182,15 @@ functions! {
     broadcast = "ncclBroadcast"
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, root: c_int, comm: Comm, stream: Stream)
         -> Code;
+=>
+    comm_split = "ncclCommSplit"
+        (comm: Comm, color: c_int, key: c_int, made: *mut Comm, config: *mut Config) -> Code;
     reduce = "ncclReduce"
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, root: c_int, comm: Comm, stream: Stream)
         -> Code;
     red_op_create = "ncclRedOpCreatePreMulSum"
         (op: *mut c_int, scalar: *const c_void, kind: c_int, residence: c_int, comm: Comm) -> Code;
     red_op_destroy = "ncclRedOpDestroy" (op: c_int, comm: Comm) -> Code;
-=>
     comm_register = "ncclCommRegister"
         (comm: Comm, address: *mut c_void, bytes: usize, handle: *mut *mut c_void) -> Code;
     comm_deregister = "ncclCommDeregister" (comm: Comm, handle: *mut c_void) -> Code;

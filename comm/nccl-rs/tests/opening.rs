@@ -48,10 +48,6 @@ int ncclAllReduce(void) { return 0; }
 int ncclReduceScatter(void) { return 0; }
 int ncclAllGather(void) { return 0; }
 int ncclBroadcast(void) { return 0; }
-int ncclReduce(void) { return 0; }
-int ncclCommSplit(void) { return 0; }
-int ncclRedOpCreatePreMulSum(void) { return 0; }
-int ncclRedOpDestroy(void) { return 0; }
 "#;
 
 /// A stand-in for `libnccl.so.2` in `folder`; None, with a line, without a C compiler.

@@ -131,3 +131,30 @@ pub const ENVIRONMENT_READERS: &[Exception] = &[
     only("comm/src/transport/verbs/sys/library.rs", "where libibverbs is; no result depends on it"),
     always("comm/src/launcher_env.rs", "torchrun, mpirun, srun and Kubernetes say rank and address there"),
 ];
+
+/// Functions of `comm` with a wait that ends for a reason that `waits` cannot read.
+pub const ENDLESS_WAITS: &[Exception] = &[
+    only("comm/src/rendezvous/door.rs::accept", "the listener does not block: nobody there is an answer"),
+    only(
+        "comm/src/transport/tcp/mod.rs::drop",
+        "the control thread looks every 250 ms whether to stop, then has 400 ms for its last words",
+    ),
+    only(
+        "comm/src/transport/local/link.rs::withdraw",
+        "a peer's thread copies out of this rank's memory: no deadline may give that memory back under it, and a copy ends",
+    ),
+    only(
+        "comm/src/device/peer/flags.rs::give_up",
+        "waits for nobody: it opens barriers until its owner, who has a deadline, is done",
+    ),
+    only("comm/src/device/peer/flags.rs::drop", "the thread was told to stop, and looks every millisecond"),
+    only(
+        "comm/src/testing.rs::run_communicators",
+        "for tests: a rank ends at the deadline of its operations",
+    ),
+    only(
+        "comm/src/transport/sim/mod.rs::run",
+        "for tests: the simulated network panics when a rank never comes",
+    ),
+    only("comm/nccl-rs/src/state.rs::drop", "the thread has said as its last act that it has ended"),
+];

@@ -7,6 +7,7 @@
 //! | unwrap | none outside tests |
 //! | unsafe | only in listed files |
 //! | environment | read only in listed files, so that it cannot change results |
+//! | waits | in `comm`, none without an end ([`waits`]) |
 //! | to-do | carries an issue number |
 //! | dead file | every source file is reached by a `mod` line |
 //! | link | a document's relative links lead to files that are there |
@@ -23,6 +24,7 @@ mod rooms;
 mod source;
 mod text;
 mod versions;
+mod waits;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -133,6 +135,7 @@ pub struct Exceptions {
     unsafe_code: Allowed,
     environment: Allowed,
     two_rooms: Allowed,
+    endless_waits: Allowed,
 }
 
 impl Exceptions {
@@ -143,14 +146,20 @@ impl Exceptions {
             unsafe_code: Allowed::new("unsafe", allow::UNSAFE_FILES),
             environment: Allowed::new("environment", allow::ENVIRONMENT_READERS),
             two_rooms: Allowed::new("two rooms", allow::SEES_TWO_ROOMS),
+            endless_waits: Allowed::new("waits", allow::ENDLESS_WAITS),
         }
     }
 
     fn unused(&self) -> Vec<Violation> {
-        [&self.function_size, &self.file_size, &self.unsafe_code, &self.environment, &self.two_rooms]
-            .into_iter()
-            .flat_map(Allowed::unused)
-            .collect()
+        let lists = [
+            &self.function_size,
+            &self.file_size,
+            &self.unsafe_code,
+            &self.environment,
+            &self.two_rooms,
+            &self.endless_waits,
+        ];
+        lists.into_iter().flat_map(Allowed::unused).collect()
     }
 }
 
@@ -186,6 +195,7 @@ fn check(root: &Path, metadata: &Metadata, files: &[text::TextFile]) -> Result<V
     violations.extend(tree.dead_files());
     for source in sources.iter().filter(|source| !tree.is_dead(&source.path)) {
         violations.extend(source::check(source, tree.is_test(&source.path), &exceptions));
+        violations.extend(waits::check(source, tree.is_test(&source.path), &exceptions));
         violations.extend(rooms::check_file(source, tree.is_test(&source.path), &exceptions));
     }
     violations.extend(exceptions.unused());
@@ -248,6 +258,7 @@ mod tests {
             allow::UNSAFE_FILES,
             allow::ENVIRONMENT_READERS,
             allow::SEES_TWO_ROOMS,
+            allow::ENDLESS_WAITS,
         ] {
             assert!(list.iter().all(|exception| exception.reason.len() > 10));
         }

@@ -111,7 +111,6 @@ fn always(name: &str) -> *mut c_void {
         "ncclGetErrorString" => error_string as *mut c_void,
         "ncclGetLastError" => last_error as *mut c_void,
         "ncclCommInitRankConfig" => init as *mut c_void,
-        "ncclCommSplit" => split as *mut c_void,
         "ncclCommFinalize" => finalize as *mut c_void,
         "ncclCommDestroy" => destroy as *mut c_void,
         "ncclCommAbort" => abort as *mut c_void,
@@ -127,15 +126,16 @@ fn always(name: &str) -> *mut c_void {
         "ncclReduceScatter" => sum::<1> as *mut c_void,
         "ncclAllGather" => gather::<0> as *mut c_void,
         "ncclBroadcast" => rooted as *mut c_void,
-        "ncclReduce" => reduce as *mut c_void,
-        "ncclRedOpCreatePreMulSum" => create_op as *mut c_void,
-        "ncclRedOpDestroy" => destroy_op as *mut c_void,
         _ => null_mut(),
     }
 }
 
 fn later(name: &str) -> Option<*mut c_void> {
     Some(match name {
+        "ncclCommSplit" => split as *mut c_void,
+        "ncclReduce" => reduce as *mut c_void,
+        "ncclRedOpCreatePreMulSum" => create_op as *mut c_void,
+        "ncclRedOpDestroy" => destroy_op as *mut c_void,
         "ncclMemAlloc" => allocate as *mut c_void,
         "ncclMemFree" => free as *mut c_void,
         "ncclCommRegister" => register as *mut c_void,

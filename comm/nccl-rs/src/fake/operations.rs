@@ -160,8 +160,20 @@ fn what_an_old_library_lacks_is_refused_by_name() {
         unsafe { comm.register(0, 1) }.map(|_| ()).unwrap_err(),
         // SAFETY: see above.
         unsafe { comm.register_window(0, 1) }.map(|_| ()).unwrap_err(),
+        comm.split(Some(0), 0, quick(10_000)).map(|_| ()).unwrap_err(),
+        comm.scaled_sum_f32(2.0).map(|_| ()).unwrap_err(),
+        // SAFETY: see above.
+        comm.group(|group| unsafe { group.reduce(floats(1), ReduceOp::SUM, 0) }).unwrap_err(),
     ];
-    for (error, name) in refused.iter().zip(["ncclMemAlloc", "ncclCommRegister", "ncclCommWindowRegister"]) {
+    let names = [
+        "ncclMemAlloc",
+        "ncclCommRegister",
+        "ncclCommWindowRegister",
+        "ncclCommSplit",
+        "ncclRedOpCreatePreMulSum",
+        "ncclReduce",
+    ];
+    for (error, name) in refused.iter().zip(names) {
         assert!(error.to_string().starts_with(&format!("{name} is not in NCCL 2.19.3")), "{error}");
     }
     let nothing = Capabilities {
