@@ -136,6 +136,18 @@ pub const ENVIRONMENT_READERS: &[Exception] = &[
 pub const ENDLESS_WAITS: &[Exception] = &[
     only("comm/src/rendezvous/door.rs::accept", "the listener does not block: nobody there is an answer"),
     only(
+        "comm/src/transport/shm/meet.rs::hand_out",
+        "the listener does not block, and the loop has its patience",
+    ),
+    only(
+        "comm/src/transport/shm/meet.rs::serve",
+        "`prepare` has given the connection a time to read and to write",
+    ),
+    only(
+        "comm/src/transport/shm/meet.rs::take",
+        "`prepare` has given the connection a time to read and to write",
+    ),
+    only(
         "comm/src/transport/tcp/mod.rs::drop",
         "the control thread looks every 250 ms whether to stop, then has 400 ms for its last words",
     ),

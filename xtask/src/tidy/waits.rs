@@ -7,7 +7,7 @@
 //! - `read_exact`, `read_to_end`, `read_to_string` and `accept` of connections, `TcpStream::connect`: there are timeouts and
 //!   `connect_timeout`;
 //! - `poll` without a time;
-//! - a loop that pauses (`spin_loop`, `yield_now`, `sleep`, `poll`) and never looks at a clock: none of its words is in [`CLOCKS`].
+//! - a loop that pauses (`spin_loop`, `yield_now`, `sleep`) and never looks at a clock: none of its words is in [`CLOCKS`].
 //!
 //! The rule reads names, not types; what it takes wrongly is a line of `allow::ENDLESS_WAITS` with the reason why it ends.
 
@@ -40,7 +40,7 @@ const WAITING_TYPES: &[&str] = &["JoinHandle", "ScopedJoinHandle", "Receiver", "
 const CLOCKS: &[&str] =
     &["elapsed", "deadline", "until", "longest", "patience", "left", "timed_out", "due", "Instant"];
 /// Words by which a loop pauses.
-const PAUSES: &[&str] = &["spin_loop", "yield_now", "sleep", "poll"];
+const PAUSES: &[&str] = &["spin_loop", "yield_now", "sleep"];
 
 /// Checks one file; `is_test` says that the whole of it is compiled for tests only.
 pub fn check(source: &SourceFile, is_test: bool, exceptions: &Exceptions) -> Vec<Violation> {
