@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Number of this protocol: it changes with the layout of a slot or a card.
 const PROTOCOL: u32 = 1;
 /// Bytes of a card on the way. Both sides know the length beforehand.
-const CARD_BYTES: usize = 1536;
+const CARD_BYTES: usize = 4096;
 /// Set-up is no operation of the job, which counts from 0.
 const SETUP: u64 = u64::MAX - 1000;
 
@@ -34,6 +34,8 @@ pub(super) struct CallingCard {
     pub(super) slots: (u64, u32),
     /// Address and key of the flags.
     pub(super) flags: (u64, u32),
+    /// Address, bytes and key of each area of a rail.
+    pub(super) areas: Vec<(u64, u64, u32)>,
     /// Everything that must be equal on both sides, in words.
     pub(super) agreement: String,
 }

@@ -101,7 +101,12 @@ pub fn connect_with_remarks(
 }
 
 /// All say that a step has succeeded, or why not.
-fn agree(control: &dyn Transport, round: u64, peers: &[Rank], failure: Option<&String>) -> Result<()> {
+pub(super) fn agree(
+    control: &dyn Transport,
+    round: u64,
+    peers: &[Rank],
+    failure: Option<&String>,
+) -> Result<()> {
     let verdict = CallingCard::verdict(failure.cloned());
     let answers = exchange(control, round, peers, &vec![verdict; peers.len()]);
     match failure {
@@ -204,7 +209,7 @@ impl Site {
         };
         let side = || if sides == 2 { pair().map(Some) } else { Ok(None) };
         let pairs = (0..peers).map(|_| Ok((pair()?, side()?))).collect::<NicResult<_>>()?;
-        let first_packet = getrandom::u32().unwrap_or(1) & 0x00ff_ffff;
+        let first_packet = first_packet();
         let (slots, flags, tickets) = (Some(slots), Some(flags), Some(tickets));
         Ok(Self { nic, choice, slots, flags, queue, tickets, pairs, first_packet })
     }
@@ -307,6 +312,11 @@ pub(super) fn queue_pair_settings(settings: &VerbsSettings, choice: &Choice, mtu
             relaxed_ordering: false,
         },
     }
+}
+
+/// The number of a connection's first packet: by chance, so that packets of an earlier connection are not taken for its own.
+pub(super) fn first_packet() -> u32 {
+    getrandom::u32().unwrap_or(1) & 0x00ff_ffff
 }
 
 /// Memory that is refused has one usual cause.

@@ -51,7 +51,10 @@ impl Tickets {
     }
 
     /// One was used.
-    fn used(&mut self) -> NicResult<()> {
+    ///
+    /// # Errors
+    /// What the card says.
+    pub(super) fn used(&mut self) -> NicResult<()> {
         self.used += 1;
         if self.used < self.batch.len() || self.mistake == Some(Mistake::ForgetReceives) {
             return Ok(());

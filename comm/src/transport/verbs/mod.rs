@@ -18,6 +18,7 @@ pub mod mistake;
 pub mod nic;
 mod path;
 mod probe;
+pub mod rail;
 mod settings;
 pub mod sys;
 #[cfg(test)]

@@ -81,7 +81,7 @@ pub struct Limits {
 }
 
 /// Memory to be registered.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Memory<'a> {
     /// Of this process.
     Host {

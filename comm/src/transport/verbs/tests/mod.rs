@@ -2,6 +2,7 @@
 
 mod flow;
 mod mistakes;
+mod rail;
 
 use super::choose::choose;
 use super::connect::Site;
