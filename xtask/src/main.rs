@@ -6,6 +6,7 @@
 //! - `cargo xtask softcuda`: the software CUDA device, for tests without a GPU;
 //! - `cargo xtask kernels`: every CUDA kernel compiled for every architecture, without a GPU;
 //! - `cargo xtask gpu-bundle`: everything that a machine with a GPU has to run, in one folder;
+//! - `cargo xtask rxe`: verbs over Soft-RoCE, in an emulated machine;
 //! - `cargo xtask soak`: the long tests, with their log kept.
 //!
 //! It imports no room of the workspace, so that it builds, and can complain, while they do not.
@@ -15,6 +16,7 @@ mod cuda;
 mod licences;
 mod process;
 mod require;
+mod rxe;
 mod soak;
 mod tidy;
 
@@ -30,6 +32,7 @@ cargo xtask COMMAND
   softcuda                       builds the software CUDA device into target/softcuda
   kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, no spills
   gpu-bundle                     gathers what a machine with a GPU has to run in target/gpu-bundle
+  rxe [--full] [--steps N]       verbs over Soft-RoCE in an emulated machine; --full: 10,000 steps, two guests, log kept
   soak                           the long tests (200 kills); keeps benches/results/soak-DATE.log
 
 REQUIRE=NAME[,NAME...] turns the skip of that name into a failure: nextest, cargo-deny, advisories,
@@ -61,6 +64,7 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
         ("softcuda", []) => cuda::softcuda::run(&root, &target_folder(&root)?),
         ("kernels", []) => cuda::kernels::run(&root, &target_folder(&root)?),
         ("gpu-bundle", []) => cuda::bundle::run(&root, &target_folder(&root)?),
+        ("rxe", options) => rxe::run(&root, &target_folder(&root)?, options),
         ("soak", []) => soak::run(&root),
         ("help" | "--help" | "-h", _) => {
             print!("{HELP}");

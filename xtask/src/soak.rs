@@ -19,15 +19,8 @@ const LONG_TESTS: &[LongTest] = &[LongTest { package: "headlong", file: "kill", 
 
 /// Runs every long test and keeps their output as `benches/results/soak-DATE.log`.
 pub fn run(root: &Path) -> Result<bool> {
-    let seconds =
-        SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?.as_secs();
-    let date = civil_date(seconds / 86_400);
-    let mut lines = vec![
-        format!("cargo xtask soak, {date}"),
-        format!("commit: {}", answer("git", &["rev-parse", "HEAD"], root)),
-        format!("machine: {}", answer("uname", &["-srm"], root)),
-        format!("rustc: {}", answer("rustc", &["--version"], root)),
-    ];
+    let date = today()?;
+    let mut lines = about_this_machine("cargo xtask soak", root);
     let mut passed = true;
     for test in LONG_TESTS {
         let started = Instant::now();
@@ -57,6 +50,22 @@ pub fn run(root: &Path) -> Result<bool> {
     process::write_lines(&log, &lines)?;
     println!("soak: {}; log kept in {}", if passed { "passed" } else { "FAILED" }, log.display());
     Ok(passed)
+}
+
+/// The first lines of a log: what ran, when, of which commit, where.
+pub fn about_this_machine(command: &str, root: &Path) -> Vec<String> {
+    vec![
+        format!("{command}, {}", today().unwrap_or_default()),
+        format!("commit: {}", answer("git", &["rev-parse", "HEAD"], root)),
+        format!("machine: {}", answer("uname", &["-srm"], root)),
+        format!("rustc: {}", answer("rustc", &["--version"], root)),
+    ]
+}
+
+/// Today's date, as `YYYY-MM-DD` (UTC).
+pub fn today() -> Result<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+    Ok(civil_date(now.as_secs() / 86_400))
 }
 
 /// What `program` prints, on one line; `unknown` where it does not run.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use super::{Outcome, Step, Workshop, device_steps, runner};
 use crate::process::{self, cargo};
-use crate::{licences, tidy};
+use crate::{licences, rxe, tidy};
 
 /// Every step, in order.
 pub const STEPS: &[Step] = &[
@@ -40,6 +40,11 @@ pub const STEPS: &[Step] = &[
         run: device_steps::kernels,
     },
     Step { name: "sanitizers", what: "kernels under sanitizers", run: device_steps::sanitizers },
+    Step {
+        name: "rxe",
+        what: "verbs over Soft-RoCE, in an emulated machine",
+        run: |workshop| rxe::step(&workshop.root, &workshop.target()),
+    },
     Step { name: "benches", what: "every bench runs once, small", run: benches },
     Step { name: "features", what: "each feature builds alone", run: features },
     Step { name: "aarch64", what: "the program compiles for Linux on aarch64", run: aarch64 },

@@ -115,6 +115,10 @@ pub const UNSAFE_FILES: &[Exception] = &[
         "vector kernel of the parser: 64 bytes at a time, by intrinsics",
     ),
     always("comm/src/transport/**", "foreign transports"),
+    only(
+        "comm/src/bin/comm-rxe/cable.rs",
+        "memory that a card writes, registered and read behind completions",
+    ),
     always("comm/nccl-rs/**", "a foreign library's functions"),
     always("comm/src/device/**", "foreign calls: collectives between devices"),
     only("trainer/src/bench/vector.rs", "the loops that measure the machine's peak, by intrinsics"),

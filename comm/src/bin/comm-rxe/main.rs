@@ -1,0 +1,46 @@
+//! The checks of `cargo xtask rxe`: what runs in its guest, over real cards' interface.
+//!
+//! ```text
+//! comm-rxe list              every device that libibverbs has
+//! comm-rxe raw DEVICE PEER   all that a card does, from one device to another of this machine
+//! ```
+//!
+//! Every check prints a line that begins with `TEST ok` or `TEST FAIL`. Exit code 0 when none failed, 2 for wrong usage.
+
+mod cable;
+mod raw;
+
+use headlong_comm::transport::verbs::nic::Provider as _;
+use headlong_comm::transport::verbs::sys::Verbs;
+use std::process::ExitCode;
+
+const USAGE: &str = "comm-rxe list | raw DEVICE PEER";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let ended = match words.as_slice() {
+        ["list"] => list(),
+        ["raw", device, peer] => raw::run(device, peer),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            println!("TEST FAIL {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn list() -> Result<(), String> {
+    let verbs = Verbs::open().map_err(|error| error.to_string())?;
+    println!("{} from {}", verbs.name(), verbs.path().display());
+    for device in verbs.devices().map_err(|error| error.to_string())? {
+        println!("{device:#?}");
+    }
+    Ok(())
+}
