@@ -163,6 +163,7 @@ pub const ENDLESS_WAITS: &[Exception] = &[
         "comm/src/device/peer/flags.rs::give_up",
         "waits for nobody: it opens barriers until its owner, who has a deadline, is done",
     ),
+    only("comm/src/transport/verbs/rail.rs::wait", "a completion queue's `wait` takes the longest time"),
     only("comm/src/device/peer/flags.rs::drop", "the thread was told to stop, and looks every millisecond"),
     only(
         "comm/src/testing.rs::run_communicators",

@@ -79,7 +79,7 @@ impl CallingCard {
 /// Gives one card to each of `peers` and takes theirs. All ranks call it, with the same `round`.
 ///
 /// # Errors
-/// The job's first error; a peer that has failed, with its reason. Then the job has ended.
+/// The job's first error; a rank that has failed, this one included, with its reason. Then the job has ended.
 pub(super) fn exchange(
     control: &dyn Transport,
     round: u64,
@@ -95,15 +95,20 @@ pub(super) fn exchange(
     let pairs = peers.iter().zip(&mut received);
     let mut incoming: Vec<Incoming> = pairs.map(|(&from, bytes)| Incoming { from, bytes }).collect();
     control.exchange(&id, &outgoing, &mut incoming)?;
+    let own = mine.first().and_then(|card| card.failure.clone()).map(|reason| (control.rank(), reason));
+    let mut failures: Vec<(Rank, String)> = own.into_iter().collect();
     let mut cards = Vec::with_capacity(peers.len());
     for (&peer, bytes) in peers.iter().zip(&received) {
-        let card = CallingCard::from_bytes(bytes).and_then(|card| match card.failure {
-            None => Ok(card),
-            Some(reason) => Err(reason),
-        });
-        cards.push(card.map_err(|reason| end(control, peer, reason))?);
+        match CallingCard::from_bytes(bytes) {
+            Ok(CallingCard { failure: Some(reason), .. }) | Err(reason) => failures.push((peer, reason)),
+            Ok(card) => cards.push(card),
+        }
     }
-    Ok(cards)
+    // Note: where several fail at once, all name the same one.
+    match failures.into_iter().min() {
+        Some((culprit, reason)) => Err(end(control, culprit, reason)),
+        None => Ok(cards),
+    }
 }
 
 /// Ends the job because of `culprit`; the job's first error.

@@ -77,15 +77,14 @@ pub fn connect_with_remarks(
 ) -> Result<Vec<(Rank, Box<dyn Path>)>> {
     let me = control.rank();
     let local_index = control.topology().local_index(me);
-    let mut site = available(provider, settings, local_index)
+    let site = available(provider, settings, local_index)
         .and_then(|choice| Site::open(provider, choice, settings, peers.len()).map_err(|e| e.to_string()));
     let mine = match &site {
         Ok(site) => (0..peers.len()).map(|index| site.card(settings, index)).collect(),
         Err(reason) => vec![CallingCard::verdict(Some(reason.clone())); peers.len()],
     };
-    let cards = exchange(control, 0, peers, &mine);
-    let site = site.as_mut().map_err(|reason| end(control, me, reason.clone()))?;
-    let cards = cards?;
+    let cards = exchange(control, 0, peers, &mine)?;
+    let mut site = site.map_err(|reason| end(control, me, reason))?;
     remarks.push(format!("verbs: {}, {}", site.choice.describe(), site.choice.reason));
     compare(control, peers, &mine, &cards)?;
     remarks.extend(crossed_rails(control, peers, site.choice.rail, &cards));
@@ -97,10 +96,16 @@ pub fn connect_with_remarks(
         peers.iter().enumerate().map(|(link, &peer)| (peer, path(link))).collect();
     let probed = probe(control, settings, &mut paths);
     agree(control, 2, peers, probed.as_ref().err())?;
-    Ok(paths)
+    match probed {
+        Ok(()) => Ok(paths),
+        Err(reason) => Err(end(control, me, reason)),
+    }
 }
 
 /// All say that a step has succeeded, or why not.
+///
+/// # Errors
+/// The job's first error: the first rank for which it has not.
 pub(super) fn agree(
     control: &dyn Transport,
     round: u64,
@@ -108,11 +113,7 @@ pub(super) fn agree(
     failure: Option<&String>,
 ) -> Result<()> {
     let verdict = CallingCard::verdict(failure.cloned());
-    let answers = exchange(control, round, peers, &vec![verdict; peers.len()]);
-    match failure {
-        Some(reason) => Err(end(control, control.rank(), reason.clone())),
-        None => answers.map(drop),
-    }
+    exchange(control, round, peers, &vec![verdict; peers.len()]).map(drop)
 }
 
 /// Both sides must be set up alike.
@@ -234,10 +235,11 @@ impl Site {
             slots: (slot, slots.region().remote_key()),
             flags: (flag, flags.region().remote_key()),
             agreement: format!(
-                "{} slots of {} bytes, signal {:?}, {:?}, {}",
+                "{} slots of {} bytes, signal {:?}, partition {:#06x}, {:?}, {}",
                 layout.slots,
                 layout.capacity,
                 settings.signal,
+                settings.partition_key,
                 self.choice.port.link,
                 kind.map_or("no global address".into(), |kind| format!("addresses of {kind:?}")),
             ),

@@ -15,6 +15,7 @@ mod hub;
 mod layout;
 mod link;
 pub mod mistake;
+mod network;
 pub mod nic;
 mod path;
 mod probe;
@@ -26,4 +27,5 @@ mod tests;
 
 pub use choose::{Choice, choose};
 pub use connect::{available, connect, connect_with_remarks};
+pub use network::VerbsNetwork;
 pub use settings::{Signal, VerbsSettings};

@@ -49,9 +49,8 @@ impl Rail {
             Ok(yard) => (0..peers.len()).map(|peer| yard.card(&plan, peer)).collect(),
             Err(reason) => vec![CallingCard::verdict(Some(reason.clone())); peers.len()],
         };
-        let cards = exchange(control, ROUND, &peers, &mine);
+        let cards = exchange(control, ROUND, &peers, &mine)?;
         let yard = yard.map_err(|reason| end(control, me, reason))?;
-        let cards = cards?;
         for ((peer, mine), card) in peers.iter().zip(&mine).zip(&cards) {
             if mine.agreement != card.agreement {
                 let reason = format!("its rail is [{}], that of {me} [{}]", card.agreement, mine.agreement);
