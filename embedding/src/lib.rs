@@ -79,6 +79,7 @@ pub mod lookup;
 pub mod oracle;
 pub mod registry;
 pub mod route;
+mod rows;
 pub mod set;
 pub mod table;
 pub mod tables;

@@ -10,7 +10,9 @@ pub use ranks::{OracleBags, OracleRanks, Request};
 
 use crate::init::InitialValues;
 use crate::table::{Pooling, TableSpec};
+use headlong_device::DType;
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
+use headlong_device::rng::CounterRng;
 use std::collections::{BTreeMap, HashMap};
 
 /// A batch of one table: the row indices of each sample.
@@ -31,6 +33,8 @@ pub struct OracleTable {
     spec: TableSpec,
     optimizer: Optimizer,
     initial: InitialValues,
+    seed: u64,
+    table_index: u64,
     rows: HashMap<u64, OracleRow>,
 }
 
@@ -38,7 +42,7 @@ impl OracleTable {
     /// Table number `table_index` of a model under `seed`.
     pub fn new(spec: &TableSpec, optimizer: Optimizer, seed: u64, table_index: u64) -> Self {
         let initial = InitialValues::new(spec, seed, table_index);
-        Self { spec: spec.clone(), optimizer, initial, rows: HashMap::new() }
+        Self { spec: spec.clone(), optimizer, initial, seed, table_index, rows: HashMap::new() }
     }
 
     /// Row `row` as it is now.
@@ -47,6 +51,9 @@ impl OracleTable {
         self.rows.entry(row).or_insert_with(|| {
             let mut weights = vec![0.0; dim];
             self.initial.fill(row * dim as u64, &mut weights);
+            if self.spec.dtype == DType::Bf16 {
+                weights.iter_mut().for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
+            }
             let width = |state: StateWidth| if state == StateWidth::PerRow { 1 } else { dim };
             let states = self.optimizer.states();
             OracleRow { weights, states: states.iter().map(|s| vec![s.initial; width(s.width)]).collect() }
@@ -135,11 +142,30 @@ impl OracleTable {
 
     /// One optimiser step on one row.
     fn step(&mut self, row: u64, gradient: &[f32], optimizer: &Optimizer, step: &Step) {
-        let row = self.row(row);
-        let mut states = row.states.iter_mut();
+        let held = self.row(row);
+        let mut states = held.states.iter_mut();
         let first = states.next().map_or(&mut [][..], |state| state);
         let second = states.next().map_or(&mut [][..], |state| state);
-        optimizer.apply(step, &mut row.weights, first, second, gradient);
+        optimizer.apply(step, &mut held.weights, first, second, gradient);
+        if self.spec.dtype == DType::Bf16 {
+            let exact = self.row(row).weights.clone();
+            let rounded = exact.iter().enumerate().map(|(column, &x)| self.by_chance(x, step, row, column));
+            let rounded = rounded.collect();
+            self.row(row).weights = rounded;
+        }
+    }
+
+    /// A weight as bf16: of its two neighbours the upper one with the probability that keeps the mean. A number of 16 bits decides,
+    /// which belongs to seed, step, table, row and column; eight columns share the four words of one counter.
+    fn by_chance(&self, weight: f32, step: &Step, row: u64, column: usize) -> f32 {
+        let numbers = CounterRng::new(self.seed, step.number << 32 | self.table_index);
+        let words = numbers.bits(row * self.spec.dim.div_ceil(8) as u64 + column as u64 / 8);
+        let bytes = words.map(u32::to_le_bytes).concat();
+        let random = u16::from_le_bytes([bytes[2 * (column % 8)], bytes[2 * (column % 8) + 1]]);
+        // The bits of a float rise with its magnitude: the lower half says how far it is beyond the smaller neighbour.
+        let (smaller, beyond) = (weight.to_bits() & 0xffff_0000, weight.to_bits() & 0xffff);
+        let up = beyond + u32::from(random) > 0xffff;
+        f32::from_bits(if up { smaller + 0x1_0000 } else { smaller })
     }
 }
 

@@ -7,6 +7,7 @@ use crate::ids::{Ids, bags_of, num_samples};
 use crate::lookup::{LookupArgs, lookup};
 use crate::registry::{Registry, TableEnv};
 use crate::route::{Route, RouteArgs, route};
+use crate::rows::{OpenRows, OpenRowsMut};
 use crate::table::{EmbeddingTable, Keys, MemoryNeeds, PlainRows, SparseStep, TableSpec};
 use crate::update::{MAX_SUM_BLOCKS, UpdateArgs, update};
 use headlong_device::cuda::{CudaStream, DevicePtr};
@@ -41,6 +42,7 @@ pub struct EmbeddingSet {
     tensors: Vec<Vec<TensorSpec>>,
     tables: Vec<TableSlot>,
     optimizer: Optimizer,
+    seed: u64,
     max_samples: usize,
     max_ids: Vec<usize>,
     sum_blocks: usize,
@@ -124,6 +126,7 @@ impl EmbeddingSet {
             tensors: tables.iter().map(|slot| slot.lock().tensors()).collect(),
             tables,
             optimizer: options.optimizer,
+            seed: options.seed,
             max_samples: options.max_samples,
             max_ids: options.max_ids.to_vec(),
             sum_blocks: blocks,
@@ -318,10 +321,8 @@ impl EmbeddingSet {
         }
         assert!(route.is_for(&self.specs), "the route was made by this set");
         let step = SparseStep { optimizer: &self.optimizer, step };
-        update(
-            stream,
-            &UpdateArgs { tables: &self.tables, route, d_vectors, step, sum_blocks: self.sum_blocks },
-        )
+        let (tables, sum_blocks, seed) = (&self.tables, self.sum_blocks, self.seed);
+        update(stream, &UpdateArgs { tables, route, d_vectors, step, sum_blocks, seed })
     }
 
     /// Lets tables of other authors bring rows near that a coming batch asks for.
@@ -428,7 +429,7 @@ impl EmbeddingSet {
 /// Copies whole rows of a matrix, wherever it lies, as f32.
 pub(crate) fn read_rows(mat: &Mat, first_row: u64, out: &mut [f32]) -> Result<()> {
     if !mat.is_on_device() {
-        out.copy_from_slice(&mat.read::<f32>().data()[first_row as usize * mat.cols()..][..out.len()]);
+        OpenRows::new(mat).copy(first_row as usize * mat.cols(), out);
         return Ok(());
     }
     let rows = mat.rows_range(first_row as usize, out.len() / mat.cols());
@@ -447,8 +448,7 @@ pub(crate) fn read_rows(mat: &Mat, first_row: u64, out: &mut [f32]) -> Result<()
 /// Overwrites whole rows of a matrix, wherever it lies; narrow elements are rounded to nearest.
 pub(crate) fn write_rows(mat: &Mat, first_row: u64, values: &[f32]) -> Result<()> {
     if !mat.is_on_device() {
-        let first = first_row as usize * mat.cols();
-        mat.write::<f32>().data_mut()[first..][..values.len()].copy_from_slice(values);
+        OpenRowsMut::new(mat).overwrite(first_row as usize * mat.cols(), values);
         return Ok(());
     }
     let rows = mat.rows_range(first_row as usize, values.len() / mat.cols());

@@ -2,8 +2,8 @@
 
 use headlong_device::vector::prefetch;
 
-/// Floats in a cache line.
-const LINE: usize = 16;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Entries of `width` floats to ask for ahead of use: two kilobytes of them, but neither few nor many.
 #[inline(always)]
@@ -15,10 +15,11 @@ pub(crate) const fn entries_ahead(width: usize) -> usize {
     }
 }
 
-/// Asks for the lines of `width` floats from `start` on; what lies outside `data` is ignored.
+/// Asks for the lines of `width` elements from `start` on; what lies outside `data` is ignored.
 #[inline(always)]
-pub(crate) fn prefetch_row(data: &[f32], start: usize, width: usize) {
-    for line in 0..width.div_ceil(LINE) {
-        prefetch(data, start.wrapping_add(line * LINE));
+pub(crate) fn prefetch_row<T>(data: &[T], start: usize, width: usize) {
+    let line_len = LINE / size_of::<T>();
+    for line in 0..width.div_ceil(line_len) {
+        prefetch(data, start.wrapping_add(line * line_len));
     }
 }

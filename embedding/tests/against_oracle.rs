@@ -4,10 +4,10 @@
 mod common;
 
 use common::{Jagged, Pair, matrix, random_bags, views};
-use headlong_device::Stream;
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::testing::{small_integers, uniform};
 use headlong_device::vector::{Isa, force_isa};
+use headlong_device::{DType, Stream};
 use headlong_embedding::oracle::OracleTable;
 use headlong_embedding::testing::every_optimizer;
 use headlong_embedding::{EmbeddingSet, Pooling, SetOptions, TableSpec};
@@ -27,6 +27,10 @@ fn specs() -> Vec<TableSpec> {
     ]
 }
 
+fn specs_in(dtype: DType) -> Vec<TableSpec> {
+    specs().into_iter().map(|spec| TableSpec { dtype, ..spec }).collect()
+}
+
 fn bags(seed: u64, samples: usize) -> Vec<Vec<Vec<u64>>> {
     let longest = [0, 0, 3, 4, 2, 6, 0];
     let specs = specs();
@@ -37,8 +41,8 @@ fn bags(seed: u64, samples: usize) -> Vec<Vec<Vec<u64>>> {
 fn every_optimizer_gives_the_bits_of_the_oracle() {
     let stream = Stream::cpu(2);
     for optimizer in every_optimizer() {
-        for sum_blocks in [1, 4, 7] {
-            let mut pair = Pair::new(&stream, &specs(), optimizer, sum_blocks);
+        for (dtype, sum_blocks) in [(DType::F32, 1), (DType::F32, 4), (DType::F32, 7), (DType::Bf16, 4)] {
+            let mut pair = Pair::new(&stream, &specs_in(dtype), optimizer, sum_blocks);
             for number in 1..=3 {
                 let bags = bags(number, 600 + 7 * number as usize);
                 pair.lookup(&stream, &bags);
@@ -108,9 +112,9 @@ fn summed_gradients_lie_within_the_bound_of_the_exact_sum() {
 }
 
 /// Weights after two steps, as bits.
-fn weights_after_two_steps(threads: usize, optimizer: Optimizer) -> Vec<u32> {
+fn weights_after_two_steps(threads: usize, optimizer: Optimizer, dtype: DType) -> Vec<u32> {
     let stream = Stream::cpu(threads);
-    let specs = specs();
+    let specs = specs_in(dtype);
     let mut pair = Pair::new(&stream, &specs, optimizer, 4);
     for number in 1..=2 {
         let bags = bags(number, 3000);
@@ -122,14 +126,16 @@ fn weights_after_two_steps(threads: usize, optimizer: Optimizer) -> Vec<u32> {
 
 #[test]
 fn threads_and_instruction_sets_change_no_bit() {
-    for optimizer in [Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 }, every_optimizer()[2]] {
-        let one = weights_after_two_steps(1, optimizer);
+    let adagrad = Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
+    let rowwise = every_optimizer()[2];
+    for (optimizer, dtype) in [(adagrad, DType::F32), (rowwise, DType::F32), (rowwise, DType::Bf16)] {
+        let one = weights_after_two_steps(1, optimizer, dtype);
         for threads in [2, 3, 5] {
-            assert!(one == weights_after_two_steps(threads, optimizer), "{threads} threads");
+            assert!(one == weights_after_two_steps(threads, optimizer, dtype), "{threads} threads");
         }
         for isa in [Isa::Portable, Isa::Avx2] {
             if force_isa(isa) == isa {
-                assert!(one == weights_after_two_steps(2, optimizer), "{}", isa.name());
+                assert!(one == weights_after_two_steps(2, optimizer, dtype), "{}", isa.name());
             }
             force_isa(Isa::Avx512);
         }

@@ -38,7 +38,7 @@ mod cuda_tests {
     /// Batches of several sizes through every optimiser: vectors, then all rows and states.
     fn check_steps(
         stream: &Stream,
-        dims: [usize; 5],
+        (dims, dtype): ([usize; 5], DType),
         optimizer: Optimizer,
     ) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
         let specs = [
@@ -47,7 +47,8 @@ mod cuda_tests {
             mean("c", 40, dims[2]),
             TableSpec::new("d", 300, dims[3]),
             TableSpec::new("e", 1, dims[4]),
-        ];
+        ]
+        .map(|spec| TableSpec { dtype, ..spec });
         let plan = Plan {
             specs: &specs,
             optimizer,
@@ -71,13 +72,39 @@ mod cuda_tests {
     fn assert_equal_steps(dims: [usize; 5], optimizer: Optimizer) {
         let all = streams();
         let [cpu, cuda] = &all[..] else { return };
-        let (expected, got) = (check_steps(cpu, dims, optimizer), check_steps(cuda, dims, optimizer));
+        let of = |stream| check_steps(stream, (dims, DType::F32), optimizer);
+        let (expected, got) = (of(cpu), of(cuda));
         assert_bits(&got.0[0], &expected.0[0], "vectors of the first step");
         for (step, (got, expected)) in got.0.iter().zip(&expected.0).enumerate() {
             assert_near(got, expected, 1e-4, 1e-4, &format!("{optimizer:?}: vectors of step {step}"));
         }
         for (tensor, (got, expected)) in got.1.iter().zip(&expected.1).enumerate() {
             assert_near(got, expected, 1e-4, 1e-4, &format!("{optimizer:?}: tensor {tensor}"));
+        }
+    }
+
+    /// One id a row and step, so that gradients are exact: then the processor rounds rows by the very numbers that kernels do.
+    #[test]
+    fn bf16_rows_take_the_steps_of_the_cpu_bit_for_bit() {
+        for (dim, optimizer) in [(16, Optimizer::Sgd), (20, every_optimizer()[2]), (64, every_optimizer()[1])]
+        {
+            let specs = [TableSpec { dtype: DType::Bf16, ..TableSpec::new("city", 150, dim) }];
+            let plan = Plan { specs: &specs, optimizer, max_samples: 150, max_ids: &[150], frozen: false };
+            let run = |stream: &Stream| {
+                let mut alone = Alone::new(stream, &plan);
+                for number in 1..=3 {
+                    alone.forward(&[Bags::plain((0..150).map(|row| vec![row * 7 % 150]).collect())]);
+                    let step = Step { learning_rate: 0.01, number };
+                    // Powers of two: the mean of their squares is the same in any order.
+                    let gradients: Vec<f32> =
+                        uniform(number, 150 * dim).iter().map(|x| x.signum() * 0.25).collect();
+                    alone.backward(&gradients, &step);
+                }
+                alone.tensors().concat()
+            };
+            let all: Vec<_> = streams().iter().map(run).collect();
+            let [cpu, cuda] = &all[..] else { return };
+            assert_bits(cuda, cpu, &format!("{optimizer:?}, dim {dim}"));
         }
     }
 

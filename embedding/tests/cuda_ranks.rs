@@ -5,7 +5,7 @@ mod common;
 
 #[cfg(test)]
 mod cuda_tests {
-    use super::common::cases::{batch, partition};
+    use super::common::cases::{batch, narrow, partition};
     use super::common::device::{Alone, Plan, assert_bits, assert_near, matrix_on, registry, upload_step};
     use super::common::ranks::{Bags, Batch};
     use headlong_device::cuda::testing::stream;
@@ -232,7 +232,17 @@ mod cuda_tests {
     #[test]
     fn integers_come_out_the_same_for_any_split() {
         let Some(stream) = stream() else { return };
-        let mut specs = specs([16; 5]);
+        check_integers(&stream, specs([16; 5]));
+    }
+
+    /// The same of rows in bf16, where the integers are too many bits: they are rounded alike wherever they lie.
+    #[test]
+    fn bf16_rows_are_rounded_the_same_for_any_split() {
+        let Some(stream) = stream() else { return };
+        check_integers(&stream, narrow(specs([16; 5]), u64::MAX));
+    }
+
+    fn check_integers(stream: &Stream, mut specs: Vec<TableSpec>) {
         specs[2].pooling = Pooling::Sum;
         specs.iter_mut().for_each(|spec| spec.init = headlong_embedding::Init::Zeros);
         let plan = Plan {
@@ -246,7 +256,7 @@ mod cuda_tests {
             let mut bags = batch(&specs, 5, 900);
             bags.iter_mut().for_each(|bags| bags.weights = None);
             let mut alone = Alone::new(&Stream::cpu(2), &plan);
-            let mut ranks = several.map(|partition| Ranks::new(&stream, &plan, partition));
+            let mut ranks = several.map(|partition| Ranks::new(stream, &plan, partition));
             let mut vectors = Vec::new();
             for number in 1..=2 {
                 let d_vectors = small_integers(number, 900 * alone.set.width());

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod common;
 
-use common::cases::{STEPS, alone, partition, ranks, specs};
+use common::cases::{STEPS, alone, narrow, partition, ranks, specs};
 use common::ranks::Variant;
 use headlong_device::optimizer::Optimizer;
 use headlong_embedding::TableSpec;
@@ -12,13 +12,14 @@ use headlong_embedding::testing::every_optimizer;
 use proptest::prelude::*;
 
 fn check(
+    which_narrow: u64,
     optimizer: Optimizer,
     num_ranks: usize,
     blocks_per_rank: usize,
     partition: impl Fn(&[TableSpec]) -> Partition,
     variant: Variant,
 ) {
-    let specs = specs();
+    let specs = narrow(specs(), which_narrow);
     let num_blocks = num_ranks * blocks_per_rank;
     let (vectors, tensors) = alone(&specs, optimizer, num_blocks);
     let (got_vectors, got_tensors) = ranks(&specs, optimizer, num_blocks, partition(&specs), variant);
@@ -33,15 +34,19 @@ fn check(
 #[test]
 fn every_optimizer_and_the_usual_partitions() {
     for optimizer in every_optimizer() {
-        check(optimizer, 4, 2, |specs| Partition::row_wise(specs, 4), Variant::default());
+        check(0, optimizer, 4, 2, |specs| Partition::row_wise(specs, 4), Variant::default());
         check(
+            0,
             optimizer,
             4,
             2,
             |specs| Partition::all_frequent(specs, 4),
             Variant { chunk: 37, ..Variant::default() },
         );
-        check(optimizer, 4, 2, |specs| partition(specs, 4, 3), Variant { known: true, ..Variant::default() });
+        let known = Variant { known: true, ..Variant::default() };
+        for which_narrow in [0, u64::MAX] {
+            check(which_narrow, optimizer, 4, 2, |specs| partition(specs, 4, 3), known);
+        }
     }
 }
 
@@ -61,7 +66,7 @@ proptest! {
         let blocks = if off { 1 } else { 1 << log_blocks };
         let deduplicate = if off { Deduplicate::Off } else { Deduplicate::Rank };
         let variant = Variant { deduplicate, known, chunk };
-        check(every_optimizer()[optimizer], num_ranks, blocks, |specs| partition(specs, num_ranks, seed), variant);
+        check(seed, every_optimizer()[optimizer], num_ranks, blocks, |specs| partition(specs, num_ranks, seed), variant);
     }
 }
 
@@ -82,6 +87,7 @@ proptest! {
         let ranks = if num_ranks == num_nodes * ranks { ranks } else { 2 };
         let variant = Variant { deduplicate: Deduplicate::Node { ranks }, ..Variant::default() };
         check(
+            seed,
             every_optimizer()[optimizer],
             num_ranks,
             1 << log_blocks,

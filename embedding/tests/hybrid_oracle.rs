@@ -4,7 +4,7 @@
 mod common;
 
 use common::bits;
-use common::cases::{batch, partition, specs};
+use common::cases::{batch, narrow, partition, specs};
 use common::ranks::{Bags, Ranks, Shape, Traffic, Variant};
 use headlong_device::optimizer::Step;
 use headlong_device::testing::uniform;
@@ -137,7 +137,7 @@ proptest! {
         off: bool,
         samples in proptest::collection::vec(0_usize..90, 2),
     ) {
-        let specs = specs();
+        let specs = narrow(specs(), seed);
         let variant = Variant {
             deduplicate: if off { Deduplicate::Off } else { Deduplicate::Rank },
             known,

@@ -206,8 +206,8 @@ fn descriptions_that_cannot_be_built() {
             "table `ads`: 18446744073709551615 rows of 4 elements are more than 2^60",
         ),
         (
-            TableSpec { dtype: DType::Bf16, ..good.clone() },
-            "table `ads`: dense tables hold f32 on the CPU, got dtype = bf16",
+            TableSpec { dtype: DType::F16, ..good.clone() },
+            "table `ads`: dense tables hold f32 or bf16 on the CPU, got dtype = f16",
         ),
         (
             TableSpec { keys: Keys::RawIds, ..good.clone() },

@@ -26,6 +26,7 @@ pub(crate) struct Table {
     pub(crate) first: DevicePtr,
     pub(crate) second: DevicePtr,
     pub(crate) home: DevicePtr,
+    pub(crate) row_numbers: DevicePtr,
     pub(crate) rows: u32,
     pub(crate) dim: u32,
     pub(crate) first_column: u32,
@@ -44,13 +45,13 @@ pub(crate) struct Table {
 
 impl Table {
     /// Its words, for the copy to the device.
-    pub(crate) fn words(&self) -> [u32; 22] {
-        let pointers = [self.weights, self.first, self.second, self.home];
-        let mut words = [0; 22];
+    pub(crate) fn words(&self) -> [u32; 24] {
+        let pointers = [self.weights, self.first, self.second, self.home, self.row_numbers];
+        let mut words = [0; 24];
         for (pair, pointer) in words.chunks_exact_mut(2).zip(pointers) {
             (pair[0], pair[1]) = (pointer.0 as u32, (pointer.0 >> 32) as u32);
         }
-        words[8..].copy_from_slice(&[
+        words[10..].copy_from_slice(&[
             self.rows,
             self.dim,
             self.first_column,
@@ -212,7 +213,7 @@ mod cuda_tests {
     fn descriptions_lie_as_kernels_read_them() {
         layout_test!(
             Table, &ROUTE, &[];
-            weights, first, second, home, rows, dim, first_column, first_entry, ids, offsets, factors, first_tile, num_tiles,
+            weights, first, second, home, row_numbers, rows, dim, first_column, first_entry, ids, offsets, factors, first_tile, num_tiles,
             flags, num_frequent, first_touched, first_gradient, unused
         );
         layout_test!(Staged, &ROUTE, &[]; num_samples, generation, rest, unused);

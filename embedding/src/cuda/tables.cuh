@@ -50,6 +50,9 @@ struct Table {
   float* second;
   // Per row its key in the sort; null where that is the row itself.
   const u32* home;
+  // Among several ranks, of rows that are rounded by chance: per row that lies here, which row of the model's table it is. Null
+  // where that is its place.
+  const u32* row_numbers;
   u32 rows;
   u32 dim;
   u32 first_column;

@@ -4,6 +4,7 @@ use super::route::HybridRoute;
 use super::set::HybridSet;
 use super::vector::{Copy, copy_rows};
 use crate::error::Result;
+use crate::rows::OpenRows;
 use crate::table::Rows;
 use headlong_device::Stream;
 use headlong_device::pool::SharedMut;
@@ -34,7 +35,7 @@ impl HybridSet {
             let first = tile * TILE_ROWS;
             let plain = self.tables[table].local.as_ref().and_then(|slot| slot.plain.as_ref());
             let Some(plain) = plain.filter(|_| first < rows.len()) else { return };
-            let weights = plain.weights.read::<f32>();
+            let weights = OpenRows::new(&plain.weights);
             copy_rows(&Copy {
                 weights: weights.view(),
                 rows: &rows[first..rows.len().min(first + TILE_ROWS)],

@@ -9,6 +9,7 @@ use super::vector::{PoolTile, Pooled, pool_tile};
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids, bags_of, num_samples};
 use crate::lookup::vector::{Gather, gather_tile};
+use crate::rows::OpenRows;
 use crate::table::Rows;
 use headlong_device::pool::SharedMut;
 use headlong_device::{Mat, Stream};
@@ -100,7 +101,7 @@ impl HybridSet {
             };
             let first = tile * TILE_SAMPLES;
             let last = route.num_samples.min(first + TILE_SAMPLES);
-            let replica = table.replica().map(Mat::read::<f32>);
+            let replica = table.replica().map(OpenRows::new);
             let Bags { ids, weights: factors } = bags_of(ids, index);
             let offsets = &ids.offsets[first..=last];
             let pooling = self.specs[index].pooling;
@@ -119,7 +120,7 @@ impl HybridSet {
                 factors,
                 pooling,
                 received: received.unwrap_or(&[]),
-                replica: replica.as_ref().map_or(&[], |rows| rows.data()),
+                replica: replica.as_ref().map(OpenRows::view),
                 bags,
                 out,
                 out_first,

@@ -3,6 +3,7 @@
 use super::partition::Code;
 use super::set::{HybridSet, HybridTable};
 use crate::error::{EmbeddingError, Result};
+use crate::rows::{OpenRows, OpenRowsMut};
 use crate::set::{check_rows, read_rows, write_rows};
 use crate::table::{EmbeddingTable, Grain, Keys};
 use headlong_device::Mat;
@@ -34,14 +35,14 @@ impl HybridSet {
             return self.export_from_device(table, tensor, cols, first_row, out);
         }
         let mats = mats_of(&self.tables[table], tensor);
-        let [local, frequent] = mats.map(|mat| mat.map(Mat::read::<f32>));
+        let [local, frequent] = mats.map(|mat| mat.map(OpenRows::new));
         self.each_held(table, first_row, out.len() / cols, |index, place| {
-            let source = match place {
-                Held::Frequent(row) => frequent.as_ref().map(|mat| mat.row(row)),
-                Held::Local(row) => local.as_ref().map(|mat| mat.row(row)),
+            let (source, row) = match place {
+                Held::Frequent(row) => (&frequent, row),
+                Held::Local(row) => (&local, row),
             };
-            if let Some(row) = source {
-                out[index * cols..][..cols].copy_from_slice(row);
+            if let Some(rows) = source {
+                rows.copy(row * cols, &mut out[index * cols..][..cols]);
             }
         });
         Ok(())
@@ -66,14 +67,14 @@ impl HybridSet {
             return self.import_to_device(table, tensor, cols, first_row, values);
         }
         let mats = mats_of(&self.tables[table], tensor);
-        let [mut local, mut frequent] = mats.map(|mat| mat.map(Mat::write::<f32>));
+        let [mut local, mut frequent] = mats.map(|mat| mat.map(OpenRowsMut::new));
         self.each_held(table, first_row, values.len() / cols, |index, place| {
-            let target = match place {
-                Held::Frequent(row) => frequent.as_mut().map(|mat| mat.row_mut(row)),
-                Held::Local(row) => local.as_mut().map(|mat| mat.row_mut(row)),
+            let (target, row) = match place {
+                Held::Frequent(row) => (&mut frequent, row),
+                Held::Local(row) => (&mut local, row),
             };
-            if let Some(row) = target {
-                row.copy_from_slice(&values[index * cols..][..cols]);
+            if let Some(rows) = target {
+                rows.overwrite(row * cols, &values[index * cols..][..cols]);
             }
         });
         Ok(())

@@ -5,10 +5,11 @@ use super::route::HybridRoute;
 use super::set::{HybridSet, HybridTable};
 use super::vector::{FrequentTile, sum_merged_rows, update_frequent_tile, update_merged_tile};
 use crate::error::Result;
+use crate::rows::Rounding;
 use crate::set::TableSlot;
 use crate::table::{Rows, SparseStep};
 use crate::update::cpu::{OpenTable, TABLES_AT_ONCE, TILE_ENTRIES, rows_of_tile};
-use crate::update::vector::{SegmentSum, TableMemory, UpdateTile};
+use crate::update::vector::{RowRounding, SegmentSum, TableMemory, UpdateTile};
 use headlong_device::Stream;
 use headlong_device::optimizer::Step;
 use headlong_device::pool::SharedMut;
@@ -69,7 +70,14 @@ impl HybridSet {
                         if !range.is_empty() {
                             let sum =
                                 SegmentSum { parts: merge.view(), data: from_sources, one_block: false };
-                            update_merged_tile(&UpdateTile { sum, rows: merge.rows(), range, memory, step });
+                            let rounding = RowRounding {
+                                rounding: Rounding::new(self.seed, step.step, first + table),
+                                row_of_local: &|row| {
+                                    self.partition.row_of_local(first + table, self.owner, row)
+                                },
+                            };
+                            let rows = merge.rows();
+                            update_merged_tile(&UpdateTile { sum, rows, range, memory, step, rounding });
                         }
                     });
                 },
@@ -171,13 +179,18 @@ impl HybridSet {
                     let first = rows.start + tile * TILE_ROWS;
                     let rows = first..rows.end.min(first + TILE_ROWS);
                     let Some(memory) = memory[table].filter(|_| !rows.is_empty()) else { return };
-                    let place = self.frequent.tables[range.start + table];
+                    let index = range.start + table;
+                    let place = self.frequent.tables[index];
                     update_frequent_tile(&FrequentTile {
                         rows,
                         touched: &frequent[place.first_touched..][..place.rows],
                         gradients: &frequent[place.first_gradient..][..place.rows * tables[table].dim],
                         memory,
                         step,
+                        rounding: RowRounding {
+                            rounding: Rounding::new(self.seed, step.step, index),
+                            row_of_local: &|row| self.partition.row_of_frequent(index, row),
+                        },
                     });
                 });
             },

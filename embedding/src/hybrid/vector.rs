@@ -2,8 +2,9 @@
 
 use super::merge::MergedParts;
 use super::route::IN_REPLICA;
-use crate::table::{Pooling, SparseStep};
-use crate::update::vector::{Parts, SampleParts, SegmentSum, TableMemory, UpdateTile};
+use crate::rows::{RowElement, RowMemory, RowsRef, WeightMemory, each_type, widen};
+use crate::table::{MAX_DIM, Pooling, SparseStep};
+use crate::update::vector::{Parts, RowRounding, SampleParts, SegmentSum, TableMemory, UpdateTile};
 use crate::vector::{entries_ahead, prefetch_row};
 use headlong_device::pool::SharedMut;
 use headlong_device::{MatRef, vectorized};
@@ -11,7 +12,7 @@ use std::ops::Range;
 
 /// Rows copied one behind the other.
 pub(super) struct Copy<'a> {
-    pub(super) weights: MatRef<'a>,
+    pub(super) weights: RowsRef<'a>,
     pub(super) rows: &'a [u64],
     /// Where the first one goes.
     pub(super) out: SharedMut<f32>,
@@ -21,30 +22,15 @@ pub(super) struct Copy<'a> {
 vectorized! {
     /// Writes the vectors of `rows` one behind the other.
     pub(super) fn copy_rows(tile: &Copy<'_>) {
-        let dim = tile.weights.cols();
-        let ahead = entries_ahead(dim);
-        let (data, stride) = (tile.weights.data(), tile.weights.stride());
-        for (index, &row) in tile.rows.iter().enumerate() {
-            if let Some(&coming) = tile.rows.get(index + ahead) {
-                prefetch_row(data, (coming as usize).wrapping_mul(stride), dim);
-            }
-            // SAFETY: a list of asked rows has its own elements of `out`, `dim` for each row; this tile alone writes them.
-            let out = unsafe { tile.out.slice(tile.out_first + index * dim, dim) };
-            out.copy_from_slice(tile.weights.row(row as usize));
-        }
+        each_type!(RowsRef, tile.weights, weights => copy_rows_of(tile, weights));
     }
 
     /// Pools the bags of one tile.
     pub(super) fn pool_tile(tile: &PoolTile<'_>) {
-        let mut column = 0;
-        while column < tile.dim {
-            column += match tile.dim - column {
-                128.. => pool_strip::<128>(tile, column, 128),
-                64.. => pool_strip::<64>(tile, column, 64),
-                32.. => pool_strip::<32>(tile, column, 32),
-                16.. => pool_strip::<16>(tile, column, 16),
-                len => pool_strip::<16>(tile, column, len),
-            };
+        match tile.replica {
+            Some(RowsRef::Bf16(replica)) => pool_rows(tile, replica.data()),
+            Some(RowsRef::F32(replica)) => pool_rows(tile, replica.data()),
+            None => pool_rows::<f32>(tile, &[]),
         }
     }
 
@@ -96,18 +82,43 @@ vectorized! {
 
     /// Updates the rows of a replica that some rank touched.
     pub(super) fn update_frequent_tile(tile: &FrequentTile<'_>) {
-        let TableMemory { weights, first, second } = tile.memory;
-        let dim = weights.cols;
-        for row in tile.rows.clone() {
-            if tile.touched[row] == 0.0 {
-                continue;
-            }
-            let gradient = &tile.gradients[row * dim..][..dim];
-            let at = row as u64;
-            // SAFETY: the row lies in the replica and in this tile alone.
-            let (weights, first, second) = unsafe { (weights.row(at), first.row(at), second.row(at)) };
-            tile.step.optimizer.apply(tile.step.step, weights, first, second, gradient);
+        each_type!(WeightMemory, tile.memory.weights, weights => update_frequent_rows(tile, weights));
+    }
+}
+
+#[inline(always)]
+fn copy_rows_of<T: RowElement>(tile: &Copy<'_>, weights: MatRef<T>) {
+    let dim = weights.cols();
+    let ahead = entries_ahead(dim);
+    let (data, stride) = (weights.data(), weights.stride());
+    for (index, &row) in tile.rows.iter().enumerate() {
+        if let Some(&coming) = tile.rows.get(index + ahead) {
+            prefetch_row(data, (coming as usize).wrapping_mul(stride), dim);
         }
+        // SAFETY: a list of asked rows has its own elements of `out`, `dim` for each row; this tile alone writes them.
+        let out = unsafe { tile.out.slice(tile.out_first + index * dim, dim) };
+        widen(weights.row(row as usize), out);
+    }
+}
+
+#[inline(always)]
+fn update_frequent_rows<T: RowElement>(tile: &FrequentTile<'_>, weights: RowMemory<T>) {
+    let TableMemory { first, second, .. } = tile.memory;
+    let RowRounding { rounding, row_of_local } = tile.rounding;
+    let dim = weights.cols;
+    let mut wide = [0.0; MAX_DIM];
+    for row in tile.rows.clone() {
+        if tile.touched[row] == 0.0 {
+            continue;
+        }
+        let gradient = &tile.gradients[row * dim..][..dim];
+        let at = row as u64;
+        // SAFETY: the row lies in the replica and in this tile alone.
+        let (weights, first, second) = unsafe { (weights.row(at), first.row(at), second.row(at)) };
+        let index = if T::IS_NARROW { row_of_local(at) } else { at };
+        T::change(weights, &mut wide[..dim], &rounding, index, |weights| {
+            tile.step.optimizer.apply(tile.step.step, weights, first, second, gradient);
+        });
     }
 }
 
@@ -122,7 +133,8 @@ pub(super) struct PoolTile<'a> {
     pub(super) factors: &'a [f32],
     pub(super) pooling: Pooling,
     pub(super) received: &'a [f32],
-    pub(super) replica: &'a [f32],
+    /// What the origins of frequent rows count in.
+    pub(super) replica: Option<RowsRef<'a>>,
     /// Which bags are pooled: those of frequent rows alone, all others, or all there are.
     pub(super) bags: Pooled,
     pub(super) out: SharedMut<f32>,
@@ -138,86 +150,114 @@ pub(super) enum Pooled {
     Others,
 }
 
-impl PoolTile<'_> {
-    #[inline(always)]
-    fn start_of(origin: u64) -> (bool, usize) {
-        (origin & IN_REPLICA != 0, (origin & !IN_REPLICA) as usize)
-    }
+/// The pooling of one tile, whose replica is stored in `T`.
+struct Pool<'a, T> {
+    tile: &'a PoolTile<'a>,
+    replica: &'a [T],
+}
 
+#[inline(always)]
+fn start_of(origin: u64) -> (bool, usize) {
+    (origin & IN_REPLICA != 0, (origin & !IN_REPLICA) as usize)
+}
+
+#[inline(always)]
+fn pool_rows<T: RowElement>(tile: &PoolTile, replica: &[T]) {
+    let pool = Pool { tile, replica };
+    let mut column = 0;
+    while column < tile.dim {
+        column += match tile.dim - column {
+            128.. => pool.strip::<128>(column, 128),
+            64.. => pool.strip::<64>(column, 64),
+            32.. => pool.strip::<32>(column, 32),
+            16.. => pool.strip::<16>(column, 16),
+            len => pool.strip::<16>(column, len),
+        };
+    }
+}
+
+impl<T: RowElement> Pool<'_, T> {
+    /// Calls `body` with each number of `sum` and the vector's beside it.
     #[inline(always)]
-    fn row(&self, origin: u64, column: usize, len: usize) -> &[f32] {
-        let (frequent, start) = Self::start_of(origin);
-        let data = if frequent { self.replica } else { self.received };
-        &data[start + column..][..len]
+    fn with(&self, origin: u64, column: usize, sum: &mut [f32], body: impl Fn(&mut f32, f32)) {
+        let (frequent, start) = start_of(origin);
+        if frequent {
+            let row = &self.replica[start + column..][..sum.len()];
+            sum.iter_mut().zip(row).for_each(|(sum, value)| body(sum, value.wide()));
+        } else {
+            let row = &self.tile.received[start + column..][..sum.len()];
+            sum.iter_mut().zip(row).for_each(|(sum, &value)| body(sum, value));
+        }
     }
 
     #[inline(always)]
     fn prefetch(&self, entry: usize, column: usize, width: usize) {
-        if let Some(&origin) = self.origins.get(entry) {
-            let (frequent, start) = Self::start_of(origin);
+        if let Some(&origin) = self.tile.origins.get(entry) {
+            let (frequent, start) = start_of(origin);
+            let start = start.wrapping_add(column);
             // Note: of another tile, perhaps of another batch; a prefetch ignores what lies outside.
-            prefetch_row(
-                if frequent { self.replica } else { self.received },
-                start.wrapping_add(column),
-                width,
-            );
+            if frequent {
+                prefetch_row(self.replica, start, width);
+            } else {
+                prefetch_row(self.tile.received, start, width);
+            }
         }
     }
-}
 
-/// The columns `column .. column + len` of all samples of the tile, `len` at most `W`. Returns `len`.
-///
-/// The sums are those of [`crate::lookup`], operation by operation: which bits a vector has does not depend on where its rows
-/// came from.
-#[inline(always)]
-fn pool_strip<const W: usize>(tile: &PoolTile, column: usize, len: usize) -> usize {
-    let ahead = entries_ahead(W);
-    for (sample, bounds) in tile.offsets.windows(2).enumerate() {
-        let entries = bounds[0] as usize..bounds[1] as usize;
-        entries.clone().for_each(|entry| tile.prefetch(entry + ahead, column, W));
-        let origins = &tile.origins[entries.clone()];
-        if tile.bags != Pooled::All {
-            let frequent = origins.iter().all(|origin| origin & IN_REPLICA != 0);
-            if frequent != (tile.bags == Pooled::FrequentAlone) {
-                continue;
+    /// The columns `column .. column + len` of all samples of the tile, `len` at most `W`. Returns `len`.
+    ///
+    /// The sums are those of [`crate::lookup`], operation by operation: which bits a vector has does not depend on where its rows
+    /// came from.
+    #[inline(always)]
+    fn strip<const W: usize>(&self, column: usize, len: usize) -> usize {
+        let tile = self.tile;
+        let ahead = entries_ahead(W);
+        for (sample, bounds) in tile.offsets.windows(2).enumerate() {
+            let entries = bounds[0] as usize..bounds[1] as usize;
+            entries.clone().for_each(|entry| self.prefetch(entry + ahead, column, W));
+            let origins = &tile.origins[entries.clone()];
+            if tile.bags != Pooled::All {
+                let frequent = origins.iter().all(|origin| origin & IN_REPLICA != 0);
+                if frequent != (tile.bags == Pooled::FrequentAlone) {
+                    continue;
+                }
             }
+            let first = tile.out_first + sample * tile.out_stride + column;
+            // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes these samples' columns of this
+            // table, and each call's slice is gone before the next one.
+            let out = unsafe { tile.out.slice(first, len) };
+            self.bag::<W>(origins, tile.factors.get(entries), column, out);
         }
-        let first = tile.out_first + sample * tile.out_stride + column;
-        // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes these samples' columns of this
-        // table, and each call's slice is gone before the next one.
-        let out = unsafe { tile.out.slice(first, len) };
-        let [origin, rest @ ..] = origins else {
-            out.fill(0.0);
-            continue;
-        };
-        if let Some(factors) = tile.factors.get(entries) {
-            let mut sum = [0.0; W];
-            sum[..len].copy_from_slice(tile.row(*origin, column, len));
-            sum.iter_mut().for_each(|sum| *sum *= factors[0]);
-            for (&origin, &factor) in rest.iter().zip(&factors[1..]) {
-                let row = tile.row(origin, column, len);
-                sum[..len].iter_mut().zip(row).for_each(|(sum, value)| *sum += value * factor);
-            }
-            out.copy_from_slice(&sum[..len]);
-            continue;
-        }
-        if rest.is_empty() {
+        len
+    }
+
+    /// One strip of one bag.
+    #[inline(always)]
+    fn bag<const W: usize>(&self, origins: &[u64], factors: Option<&[f32]>, column: usize, out: &mut [f32]) {
+        let [origin, rest @ ..] = origins else { return out.fill(0.0) };
+        if rest.is_empty() && factors.is_none() {
             // Note: a mean of one is multiplied with 1, which changes no bit.
-            out.copy_from_slice(tile.row(*origin, column, len));
-            continue;
+            return self.with(*origin, column, out, |out, value| *out = value);
         }
         let mut sum = [0.0; W];
-        sum[..len].copy_from_slice(tile.row(*origin, column, len));
-        for &origin in rest {
-            sum[..len].iter_mut().zip(tile.row(origin, column, len)).for_each(|(sum, value)| *sum += value);
+        let sum = &mut sum[..out.len()];
+        self.with(*origin, column, sum, |sum, value| *sum = value);
+        if let Some(factors) = factors {
+            sum.iter_mut().for_each(|sum| *sum *= factors[0]);
+            for (&origin, &factor) in rest.iter().zip(&factors[1..]) {
+                self.with(origin, column, sum, |sum, value| *sum += value * factor);
+            }
+        } else {
+            for &origin in rest {
+                self.with(origin, column, sum, |sum, value| *sum += value);
+            }
+            if self.tile.pooling == Pooling::Mean {
+                let reciprocal = 1.0 / origins.len() as f32;
+                sum.iter_mut().for_each(|sum| *sum *= reciprocal);
+            }
         }
-        if tile.pooling == Pooling::Mean {
-            let reciprocal = 1.0 / origins.len() as f32;
-            sum.iter_mut().for_each(|sum| *sum *= reciprocal);
-        }
-        out.copy_from_slice(&sum[..len]);
+        out.copy_from_slice(sum);
     }
-    len
 }
 
 /// Unique rows of one table, whose gradients are summed over the slice's samples.
@@ -252,4 +292,5 @@ pub(super) struct FrequentTile<'a> {
     pub(super) gradients: &'a [f32],
     pub(super) memory: TableMemory,
     pub(super) step: SparseStep<'a>,
+    pub(super) rounding: RowRounding<'a>,
 }

@@ -2,8 +2,9 @@
 
 use super::InitialValues;
 use crate::registry::TableEnv;
+use crate::rows::RowElement;
 use headlong_device::rng::CounterRng;
-use headlong_device::{Mat, vectorized};
+use headlong_device::{DType, Mat, vectorized};
 
 /// Counters worked on side by side: the four words of each become four neighbouring elements.
 const LANES: usize = 16;
@@ -13,17 +14,29 @@ const CHUNK: usize = 1 << 18;
 
 /// Fills the rows of `weights`, in parallel on the stream's pool.
 pub(super) fn initialise(env: &TableEnv, values: &InitialValues, weights: &Mat) {
-    let (pool, dim) = (env.stream.pool(), weights.cols());
-    let mut weights = weights.write::<f32>();
-    if env.shard.is_none() {
-        pool.chunks_mut(weights.data_mut(), CHUNK, |chunk, out| values.fill((chunk * CHUNK) as u64, out));
+    let dim = weights.cols();
+    let rows_at_once = (CHUNK / dim).max(1);
+    if weights.dtype() == DType::Bf16 {
+        let mut weights = weights.write::<half::bf16>();
+        env.stream.pool().chunks_mut(weights.data_mut(), rows_at_once * dim, |chunk, out| {
+            let mut wide = vec![0.0; out.len()];
+            fill_chunk(env, values, (dim, chunk * rows_at_once), &mut wide);
+            out.iter_mut().zip(wide).for_each(|(out, value)| *out = RowElement::nearest(value));
+        });
         return;
     }
-    let rows_at_once = (CHUNK / dim).max(1);
-    pool.chunks_mut(weights.data_mut(), rows_at_once * dim, |chunk, out| {
-        let first = (chunk * rows_at_once) as u64;
-        values.fill_rows(dim, |index| env.row_of_local(first + index), out);
+    env.stream.pool().chunks_mut(weights.write::<f32>().data_mut(), rows_at_once * dim, |chunk, out| {
+        fill_chunk(env, values, (dim, chunk * rows_at_once), out);
     });
+}
+
+/// The rows from local row `first` on.
+fn fill_chunk(env: &TableEnv, values: &InitialValues, (dim, first): (usize, usize), out: &mut [f32]) {
+    let first = first as u64;
+    match env.shard {
+        None => values.fill(first * dim as u64, out),
+        Some(_) => values.fill_rows(dim, |index| env.row_of_local(first + index), out),
+    }
 }
 
 /// Sets every element of `state` to `value`.

@@ -4,6 +4,7 @@ use super::LookupArgs;
 use super::vector::{Gather, gather_tile};
 use crate::error::Result;
 use crate::ids::Bags;
+use crate::rows::OpenRows;
 use crate::table::{Pooling, Rows, TableSpec};
 use headlong_device::pool::SharedMut;
 use headlong_device::{MatMut, MatRef, Stream};
@@ -25,7 +26,7 @@ pub(super) fn lookup_plain(stream: &Stream, args: &LookupArgs) -> bool {
         let first = tile * TILE_SAMPLES;
         let last = args.num_samples.min(first + TILE_SAMPLES);
         let Bags { ids, weights: factors } = (args.ids)(table);
-        let weights = plain.weights.read::<f32>();
+        let weights = OpenRows::new(&plain.weights);
         let gather = Gather {
             weights: weights.view(),
             values: ids.values,

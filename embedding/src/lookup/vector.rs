@@ -1,5 +1,6 @@
 //! One tile of a lookup: rows to vectors, in strips of at most 128 columns.
 
+use crate::rows::{RowElement, RowsRef, each_type, widen};
 use crate::table::Pooling;
 use crate::vector::{entries_ahead, prefetch_row};
 use headlong_device::pool::SharedMut;
@@ -8,7 +9,7 @@ use std::ops::Range;
 
 /// One tile: the samples of `offsets`, which index `values`.
 pub(crate) struct Gather<'a> {
-    pub(crate) weights: MatRef<'a>,
+    pub(crate) weights: RowsRef<'a>,
     pub(crate) values: &'a [u64],
     pub(crate) offsets: &'a [u32],
     /// One weight per value, or none at all.
@@ -38,17 +39,22 @@ impl Gather<'_> {
 
 vectorized! {
     pub(crate) fn gather_tile(tile: &Gather<'_>) {
-        let dim = tile.weights.cols();
-        let mut column = 0;
-        while column < dim {
-            column += match dim - column {
-                128.. => gather_strip::<128>(tile, column, 128),
-                64.. => gather_strip::<64>(tile, column, 64),
-                32.. => gather_strip::<32>(tile, column, 32),
-                16.. => gather_strip::<16>(tile, column, 16),
-                len => gather_strip::<16>(tile, column, len),
-            };
-        }
+        each_type!(RowsRef, tile.weights, weights => gather_rows(tile, weights));
+    }
+}
+
+#[inline(always)]
+fn gather_rows<T: RowElement>(tile: &Gather, weights: MatRef<T>) {
+    let dim = weights.cols();
+    let mut column = 0;
+    while column < dim {
+        column += match dim - column {
+            128.. => gather_strip::<128, T>(tile, weights, column, 128),
+            64.. => gather_strip::<64, T>(tile, weights, column, 64),
+            32.. => gather_strip::<32, T>(tile, weights, column, 32),
+            16.. => gather_strip::<16, T>(tile, weights, column, 16),
+            len => gather_strip::<16, T>(tile, weights, column, len),
+        };
     }
 }
 
@@ -56,8 +62,13 @@ vectorized! {
 ///
 /// Both sides of the copy are asked for ahead: the rows lie anywhere, the vectors a whole sample apart.
 #[inline(always)]
-fn gather_strip<const W: usize>(tile: &Gather, column: usize, len: usize) -> usize {
-    let strip = Strip::<W> { tile, column, len };
+fn gather_strip<const W: usize, T: RowElement>(
+    tile: &Gather,
+    weights: MatRef<T>,
+    column: usize,
+    len: usize,
+) -> usize {
+    let strip = Strip::<W, T> { tile, weights, column, len };
     if tile.factors.is_empty() && tile.is_one_hot() {
         strip.copy_rows()
     } else {
@@ -66,23 +77,24 @@ fn gather_strip<const W: usize>(tile: &Gather, column: usize, len: usize) -> usi
     len
 }
 
-struct Strip<'a, const W: usize> {
+struct Strip<'a, const W: usize, T: RowElement> {
     tile: &'a Gather<'a>,
+    weights: MatRef<'a, T>,
     column: usize,
     len: usize,
 }
 
-impl<const W: usize> Strip<'_, W> {
+impl<const W: usize, T: RowElement> Strip<'_, W, T> {
     #[inline(always)]
-    fn row(&self, row: u64) -> &[f32] {
-        let weights = &self.tile.weights;
+    fn row(&self, row: u64) -> &[T] {
+        let weights = &self.weights;
         &weights.data()[row as usize * weights.stride() + self.column..][..self.len]
     }
 
     /// Asks for the row of entry `entry` of the table's ids, if there is one.
     #[inline(always)]
     fn prefetch_entry(&self, entry: usize) {
-        let weights = &self.tile.weights;
+        let weights = &self.weights;
         if let Some(&row) = self.tile.values.get(entry) {
             // Note: not checked yet where it is another tile's; a prefetch ignores what lies outside.
             let start = (row as usize).wrapping_mul(weights.stride()).wrapping_add(self.column);
@@ -114,7 +126,7 @@ impl<const W: usize> Strip<'_, W> {
         for (sample, &row) in self.tile.values[ids.clone()].iter().enumerate() {
             self.prefetch_entry(ids.start + sample + ahead);
             self.prefetch_vector(sample + ahead);
-            self.vector(sample).copy_from_slice(self.row(row));
+            widen(self.row(row), self.vector(sample));
         }
     }
 
@@ -131,20 +143,20 @@ impl<const W: usize> Strip<'_, W> {
                 continue;
             };
             let mut sum = [0.0; W];
-            sum[..self.len].copy_from_slice(self.row(*first));
+            widen(self.row(*first), &mut sum[..self.len]);
             if let Some(factors) = self.tile.factors.get(entries) {
                 sum.iter_mut().for_each(|sum| *sum *= factors[0]);
                 for (&row, &factor) in rest.iter().zip(&factors[1..]) {
                     sum[..self.len]
                         .iter_mut()
                         .zip(self.row(row))
-                        .for_each(|(sum, value)| *sum += value * factor);
+                        .for_each(|(sum, value)| *sum += value.wide() * factor);
                 }
                 self.vector(sample).copy_from_slice(&sum[..self.len]);
                 continue;
             }
             for &row in rest {
-                sum[..self.len].iter_mut().zip(self.row(row)).for_each(|(sum, value)| *sum += value);
+                sum[..self.len].iter_mut().zip(self.row(row)).for_each(|(sum, value)| *sum += value.wide());
             }
             if self.tile.pooling == Pooling::Mean {
                 let reciprocal = 1.0 / bag.len() as f32;

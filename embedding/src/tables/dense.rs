@@ -1,4 +1,4 @@
-//! One row of memory per row index: the table of most models. On a CUDA device its rows lie there, f32, f16 or bf16.
+//! One row of memory per row index: the table of most models. Rows are f32 or bf16; on a CUDA device, where they lie there, also f16.
 
 use crate::checkpoint::{RowSink, RowSource, TensorSpec, rows_at_once};
 use crate::error::{EmbeddingError, Result};
@@ -45,7 +45,7 @@ impl DenseTable {
     /// tensor take no memory before they are written.
     ///
     /// # Errors
-    /// [`EmbeddingError::Spec`] for raw ids and, on the CPU, for element types other than f32; [`EmbeddingError::Device`] for memory.
+    /// [`EmbeddingError::Spec`] for raw ids and, on the CPU, for f16; [`EmbeddingError::Device`] for memory.
     pub fn new(spec: &TableSpec, env: &TableEnv) -> Result<Self> {
         spec.check()?;
         let refuse = |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
@@ -53,8 +53,11 @@ impl DenseTable {
             return refuse("a dense table is asked with row indices, got keys = raw ids".to_owned());
         }
         let on_device = env.stream.as_cuda().is_some();
-        if spec.dtype != DType::F32 && !on_device {
-            return refuse(format!("dense tables hold f32 on the CPU, got dtype = {}", spec.dtype.name()));
+        if !matches!(spec.dtype, DType::F32 | DType::Bf16) && !on_device {
+            return refuse(format!(
+                "dense tables hold f32 or bf16 on the CPU, got dtype = {}",
+                spec.dtype.name()
+            ));
         }
         let tensors = spec.dense_tensors(env.optimizer);
         let mut plan = ArenaPlan::new(&format!("table {}", spec.name));
@@ -75,8 +78,8 @@ impl DenseTable {
         Ok(Self { spec: spec.clone(), memory: spec.dense_memory(env.optimizer), tensors, rows })
     }
 
-    /// One row of the weights and of each state, from a device.
-    fn row_on_device(&self, row: u64) -> Result<Vec<Vec<f32>>> {
+    /// One row of the weights and of each state, copied.
+    fn copied_row(&self, row: u64) -> Result<Vec<Vec<f32>>> {
         let mats = std::iter::once(&self.rows.weights).chain(&self.rows.states);
         let read = |mat: &Mat| {
             let mut values = vec![0.0; mat.cols()];
@@ -85,10 +88,10 @@ impl DenseTable {
         mats.map(read).collect()
     }
 
-    /// [`EmbeddingTable::apply`], row by row over the host: for tests and tools. Steps run in the set's kernels.
-    fn apply_on_device(&self, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+    /// [`EmbeddingTable::apply`] on copies of rows, rounded to nearest: for tests and tools. Steps run in the set's kernels.
+    fn apply_to_copies(&self, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
         for (entry, &row) in rows.indices().iter().enumerate() {
-            let mut parts = self.row_on_device(row)?;
+            let mut parts = self.copied_row(row)?;
             let mut each = parts.iter_mut().map(Vec::as_mut_slice);
             let (weights, first, second) = (each.next(), each.next(), each.next());
             let [weights, first, second] = [weights, first, second].map(Option::unwrap_or_default);
@@ -103,6 +106,11 @@ impl DenseTable {
     fn tensor_mats(&self) -> impl Iterator<Item = (&TensorSpec, &Mat)> {
         self.tensors.iter().zip(std::iter::once(&self.rows.weights).chain(&self.rows.states))
     }
+}
+
+/// Whether the host reaches the rows by copies alone: they lie on a device, or are narrow.
+fn is_copied(rows: &Mat) -> bool {
+    rows.is_on_device() || rows.dtype() != DType::F32
 }
 
 /// `(first row, rows)` of each run of rows that travels at once.
@@ -125,7 +133,7 @@ impl EmbeddingTable for DenseTable {
     }
 
     fn lookup(&mut self, _stream: &Stream, rows: Rows, mut out: MatMut) -> Result<()> {
-        if self.rows.weights.is_on_device() {
+        if is_copied(&self.rows.weights) {
             let mut entries = rows.indices().iter().enumerate();
             return entries
                 .try_for_each(|(entry, &row)| read_rows(&self.rows.weights, row, out.row_mut(entry)));
@@ -138,8 +146,8 @@ impl EmbeddingTable for DenseTable {
     }
 
     fn apply(&mut self, _stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
-        if self.rows.weights.is_on_device() {
-            return self.apply_on_device(rows, gradients, step);
+        if is_copied(&self.rows.weights) {
+            return self.apply_to_copies(rows, gradients, step);
         }
         let mut weights = self.rows.weights.write::<f32>();
         let mut first = self.rows.states.first().map(|mat| mat.write::<f32>());
@@ -159,7 +167,7 @@ impl EmbeddingTable for DenseTable {
 
     fn save(&self, sink: &mut dyn RowSink) -> Result<()> {
         for (tensor, mat) in self.tensor_mats() {
-            if mat.is_on_device() {
+            if is_copied(mat) {
                 for (first, count) in runs(tensor) {
                     let mut run = vec![0.0; count as usize * tensor.cols];
                     read_rows(mat, first, &mut run)?;
@@ -178,7 +186,7 @@ impl EmbeddingTable for DenseTable {
 
     fn load(&mut self, source: &mut dyn RowSource) -> Result<()> {
         for (tensor, mat) in self.tensor_mats() {
-            if mat.is_on_device() {
+            if is_copied(mat) {
                 for (first, count) in runs(tensor) {
                     let mut run = vec![0.0; count as usize * tensor.cols];
                     source.rows(tensor, first, &mut run)?;

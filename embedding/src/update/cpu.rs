@@ -1,9 +1,10 @@
 //! Tiles of unique rows, each of one table; gradients are summed in registers and go straight into the optimiser.
 
-use super::vector::{RowMemory, SampleParts, SegmentSum, TableMemory, UpdateTile, sum_rows, update_tile};
+use super::vector::{RowRounding, SampleParts, SegmentSum, TableMemory, UpdateTile, sum_rows, update_tile};
 use super::{UpdateArgs, sum_block_len};
 use crate::error::Result;
 use crate::route::TableRoute;
+use crate::rows::{OpenRowsMut, Rounding, RowMemory};
 use crate::set::TableSlot;
 use crate::table::Rows;
 use headlong_device::arena::Write;
@@ -41,6 +42,10 @@ pub(super) fn update_plain(stream: &Stream, args: &UpdateArgs, first_table: usiz
                 range,
                 memory,
                 step: args.step,
+                rounding: RowRounding {
+                    rounding: Rounding::new(args.seed, args.step.step, first_table + table),
+                    row_of_local: &|row| row,
+                },
             });
         }
     });
@@ -72,7 +77,7 @@ pub(crate) fn rows_of_tile(starts: &[u32], tile: usize) -> Range<usize> {
 /// A table's memory, opened for writing for as long as the update runs.
 pub(crate) struct OpenTable<'a> {
     dim: usize,
-    weights: Write<'a, f32>,
+    weights: OpenRowsMut<'a>,
     states: [Option<(Write<'a, f32>, usize)>; 2],
 }
 
@@ -82,7 +87,7 @@ impl<'a> OpenTable<'a> {
         let open = |mat: &'a Mat| (mat.write::<f32>(), mat.cols());
         Some(Self {
             dim: plain.weights.cols(),
-            weights: plain.weights.write::<f32>(),
+            weights: OpenRowsMut::new(&plain.weights),
             states: [plain.states.first().map(open), plain.states.get(1).map(open)],
         })
     }
@@ -93,11 +98,7 @@ impl<'a> OpenTable<'a> {
             Some((guard, cols)) => RowMemory { data: SharedMut::new(guard.data_mut()), cols: *cols },
             None => RowMemory { data: SharedMut::new(&mut []), cols: 0 },
         };
-        TableMemory {
-            weights: RowMemory { data: SharedMut::new(self.weights.data_mut()), cols: self.dim },
-            first: state(first),
-            second: state(second),
-        }
+        TableMemory { weights: self.weights.share(self.dim), first: state(first), second: state(second) }
     }
 }
 

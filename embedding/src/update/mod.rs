@@ -36,6 +36,8 @@ pub(crate) struct UpdateArgs<'a> {
     pub(crate) d_vectors: &'a Mat,
     pub(crate) step: SparseStep<'a>,
     pub(crate) sum_blocks: usize,
+    /// Of the run: what narrow rows are rounded by.
+    pub(crate) seed: u64,
 }
 
 pub(crate) fn update(stream: &Stream, args: &UpdateArgs) -> Result<()> {

@@ -161,7 +161,7 @@ __device__ __forceinline__ float squares_of_strip(const Row& gradient) {
 }
 
 // Writes weights: bf16 rounded up or down by chance, so that small steps are not lost; the numbers go by seed, step, table, row
-// and element.
+// of the model's table and element, as in rows.rs.
 __device__ __forceinline__ void store_weights(const UpdateArgs& a, const DeviceStep& step, const Table& table, const Chunk& chunk,
                                               u32 dim, const Row& weights, u64 at, u32 strip) {
   if constexpr (ROW_TYPE != 2) {
@@ -169,12 +169,13 @@ __device__ __forceinline__ void store_weights(const UpdateArgs& a, const DeviceS
     return;
   }
   const u64 stream = static_cast<u64>(step.number) << 32 | chunk.table;
+  const u64 row = table.row_numbers != nullptr ? table.row_numbers[chunk.row] : chunk.row;
   bf16* base = static_cast<bf16*>(table.weights) + at;
 #pragma unroll
   for (u32 v = 0; v < VECTORS; v++) {
     const u32 column = column_of(v), element = strip * STRIP + column;
     // Eight elements share four words.
-    const u64 index = static_cast<u64>(chunk.row) * ((dim + 7) / 8) + element / 8;
+    const u64 index = row * ((dim + 7) / 8) + element / 8;
     const u32x4 random = random_bits(a.seed, stream, index);
     const u32 words[4] = {random.x, random.y, random.z, random.w};
     if constexpr (ELEMENTS == 8) {

@@ -1,6 +1,7 @@
 //! One tile of an update: segments of gradients summed in registers, straight into the optimiser.
 
 use crate::route::TableRoute;
+use crate::rows::{Rounding, RowElement, RowMemory, WeightMemory, each_type};
 use crate::table::{MAX_DIM, SparseStep};
 use crate::vector::{entries_ahead, prefetch_row};
 use headlong_device::pool::SharedMut;
@@ -12,25 +13,26 @@ const TREE_DEPTH: usize = super::MAX_SUM_BLOCKS.ilog2() as usize + 2;
 
 #[derive(Clone, Copy)]
 pub(crate) struct TableMemory {
-    pub(crate) weights: RowMemory,
-    pub(crate) first: RowMemory,
-    pub(crate) second: RowMemory,
+    pub(crate) weights: WeightMemory,
+    pub(crate) first: RowMemory<f32>,
+    pub(crate) second: RowMemory<f32>,
 }
 
-/// Rows of `cols` elements, one after the other; no columns where there is no state.
+/// How the rows of one update are rounded, where they are stored narrow.
 #[derive(Clone, Copy)]
-pub(crate) struct RowMemory {
-    pub(crate) data: SharedMut<f32>,
-    pub(crate) cols: usize,
+pub(crate) struct RowRounding<'a> {
+    pub(crate) rounding: Rounding,
+    /// Row of the model's table of a local row.
+    pub(crate) row_of_local: &'a (dyn Fn(u64) -> u64 + Sync),
 }
 
-impl RowMemory {
+impl<T> RowMemory<T> {
     /// Row `row`, for the tile that owns it.
     ///
     /// # Safety
     /// The row exists and belongs to the caller's tile, which holds no other use of it.
     #[inline(always)]
-    pub(crate) unsafe fn row<'a>(self, row: u64) -> &'a mut [f32] {
+    pub(crate) unsafe fn row<'a>(self, row: u64) -> &'a mut [T] {
         // SAFETY: passed on to the caller.
         unsafe { self.data.slice(row as usize * self.cols, self.cols) }
     }
@@ -223,15 +225,22 @@ pub(crate) struct UpdateTile<'a, P> {
     pub(crate) range: Range<usize>,
     pub(crate) memory: TableMemory,
     pub(crate) step: SparseStep<'a>,
+    pub(crate) rounding: RowRounding<'a>,
 }
 
 impl<P: Parts> UpdateTile<'_, P> {
     #[inline(always)]
     pub(crate) fn run(&self) {
-        let TableMemory { weights, first, second } = self.memory;
+        each_type!(WeightMemory, self.memory.weights, weights => self.run_on(weights));
+    }
+
+    #[inline(always)]
+    fn run_on<T: RowElement>(&self, weights: RowMemory<T>) {
+        let TableMemory { first, second, .. } = self.memory;
+        let RowRounding { rounding, row_of_local } = self.rounding;
         let ahead = entries_ahead(weights.cols);
-        let mut buffer = [0.0; MAX_DIM];
-        let gradient = &mut buffer[..weights.cols];
+        let (mut buffer, mut wide) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
+        let (gradient, wide) = (&mut buffer[..weights.cols], &mut wide[..weights.cols]);
         for index in self.range.clone() {
             if index + ahead < self.range.end {
                 let row = self.rows[index + ahead];
@@ -246,7 +255,10 @@ impl<P: Parts> UpdateTile<'_, P> {
             let row = self.rows[index];
             // SAFETY: as above; the slices of the prefetch are gone.
             let (weights, first, second) = unsafe { (weights.row(row), first.row(row), second.row(row)) };
-            self.step.optimizer.apply(self.step.step, weights, first, second, gradient);
+            let index = if T::IS_NARROW { row_of_local(row) } else { row };
+            T::change(weights, wide, &rounding, index, |weights| {
+                self.step.optimizer.apply(self.step.step, weights, first, second, gradient);
+            });
         }
     }
 }

@@ -3,10 +3,10 @@
 use super::custom::registry;
 use super::ranks::{Bags, Batch, Ranks, Shape, Traffic, Variant};
 use super::{bits, matrix, random_bags};
-use headlong_device::Stream;
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::rng::CounterRng;
 use headlong_device::testing::uniform;
+use headlong_device::{DType, Stream};
 use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
 use headlong_embedding::{EmbeddingSet, Keys, Pooling, SetOptions, TableSpec};
 
@@ -19,6 +19,13 @@ pub fn specs() -> Vec<TableSpec> {
         TableSpec::new("d", 300, 5),
         TableSpec::new("e", 1, 1),
     ]
+}
+
+/// Some of the tables in bf16, chosen by the bits of `which`.
+pub fn narrow(mut specs: Vec<TableSpec>, which: u64) -> Vec<TableSpec> {
+    let chosen = specs.iter_mut().enumerate().filter(|(table, _)| which >> table & 1 == 1);
+    chosen.for_each(|(_, spec)| spec.dtype = DType::Bf16);
+    specs
 }
 
 /// One-hot, bags with duplicates and empty ones, means, weights.

@@ -98,6 +98,31 @@ fn max_asked(specs: &[TableSpec], partition: &Partition, max_ids: &[usize], owne
     (0..specs.len()).map(one).collect()
 }
 
+/// Frequent and local rows of table `table` whose numbers a rank's device holds: of divided tables of bf16, which are rounded by
+/// numbers that go by the row of the model's table.
+fn numbered_rows(specs: &[TableSpec], partition: &Partition, owner: Owner, table: usize) -> [u64; 2] {
+    if specs[table].dtype != DType::Bf16 || partition.is_whole(table) {
+        return [0; 2];
+    }
+    [partition.num_frequent(table), partition.local_rows(table, owner)]
+}
+
+/// Writes the numbers of `rows` rows, where they have a place.
+fn write_numbers(
+    memory: &DeviceMemory,
+    first: Option<usize>,
+    rows: u64,
+    number: impl Fn(u64) -> u64,
+) -> Result<()> {
+    let Some(first) = first else { return Ok(()) };
+    for start in (0..rows).step_by(HOME_ROWS) {
+        let numbers: Vec<u32> =
+            (start..rows.min(start + HOME_ROWS as u64)).map(|row| number(row) as u32).collect();
+        write_words(memory, first + 4 * start as usize, &numbers)?;
+    }
+    Ok(())
+}
+
 fn hides(slot: &TableSlot) -> bool {
     slot.staging.is_some()
 }
@@ -128,6 +153,8 @@ pub(crate) struct RankTables {
     bases: DeviceMemory,
     /// Keys of rows that no formula gives.
     _homes: DeviceMemory,
+    /// Numbers of rows that are rounded by chance.
+    _row_numbers: DeviceMemory,
     instance: Instance,
     key_bits: u32,
     local_bits: u32,
@@ -251,14 +278,43 @@ impl RankPlan<'_> {
         Ok((memory, firsts))
     }
 
+    /// Rows of the model that the rows lying here are, of tables that are rounded by chance; see [`numbered_rows`].
+    fn row_numbers(&self, device: &CudaDevice) -> Result<(DeviceMemory, Vec<[Option<usize>; 2]>)> {
+        let mut next = 0;
+        let mut place = |rows: u64| {
+            let first = (rows > 0).then_some(next);
+            next += 4 * rows as usize;
+            first
+        };
+        let rows = |table| numbered_rows(self.specs, self.partition, self.owner, table);
+        let firsts: Vec<_> = (0..self.specs.len()).map(|table| rows(table).map(&mut place)).collect();
+        let memory = DeviceMemory::new(device, "numbers of rows", next)?;
+        for (table, firsts) in firsts.iter().enumerate() {
+            let [frequent, local] = rows(table);
+            let of_frequent = |row| self.partition.row_of_frequent(table, row);
+            let of_local = |row| self.partition.row_of_local(table, self.owner, row);
+            write_numbers(&memory, firsts[0], frequent, of_frequent)?;
+            write_numbers(&memory, firsts[1], local, of_local)?;
+        }
+        Ok((memory, firsts))
+    }
+
     /// The descriptions of tables as a slice's ids see them, and as an owner sees them.
-    fn describe(&self, layouts: [&Layout; 2], homes: (&DeviceMemory, &[Option<usize>])) -> [Vec<Table>; 2] {
+    fn describe(
+        &self,
+        layouts: [&Layout; 2],
+        homes: (&DeviceMemory, &[Option<usize>]),
+        numbers: (&DeviceMemory, &[[Option<usize>; 2]]),
+    ) -> [Vec<Table>; 2] {
         let each = || self.specs.iter().zip(self.tables).enumerate();
+        let row_numbers =
+            |first: Option<usize>| first.map_or(DevicePtr::NULL, |first| numbers.0.ptr().offset(first));
         let slice = each().map(|(index, (spec, table))| {
             let home = homes.1[index].map_or(DevicePtr::NULL, |first| homes.0.ptr().offset(first));
             let rows = table.frequent.as_ref();
             let place = self.frequent.tables[index];
             Table {
+                row_numbers: row_numbers(numbers.1[index][0]),
                 num_frequent: place.rows as u32,
                 first_touched: place.first_touched as u32,
                 first_gradient: place.first_gradient as u32,
@@ -268,7 +324,8 @@ impl RankPlan<'_> {
         let owned = each().map(|(index, (spec, table))| {
             let rows = table.local.as_ref();
             let spec = TableSpec { rows: self.partition.local_rows(index, self.owner), ..spec.clone() };
-            describe(&spec, index, layouts[1], rows, DevicePtr::NULL)
+            let row_numbers = row_numbers(numbers.1[index][1]);
+            Table { row_numbers, ..describe(&spec, index, layouts[1], rows, DevicePtr::NULL) }
         });
         [slice.collect(), owned.collect()]
     }
@@ -284,7 +341,9 @@ impl RankTables {
         let owned_layout = Layout::new(specs, 0, &asked);
         let bases = plan.bases();
         let (homes, home_firsts) = plan.homes(device, &bases)?;
-        let [slice, owned] = plan.describe([&slice_layout, &owned_layout], (&homes, &home_firsts));
+        let (numbers, number_firsts) = plan.row_numbers(device)?;
+        let [slice, owned] =
+            plan.describe([&slice_layout, &owned_layout], (&homes, &home_firsts), (&numbers, &number_firsts));
         let base_memory = DeviceMemory::new(device, "first keys of owners", 4 * bases.len())?;
         write_words(&base_memory, 0, &bases)?;
         let partials = partial_bytes(specs, &slice_layout).max(partial_bytes(specs, &owned_layout));
@@ -300,6 +359,7 @@ impl RankTables {
             local_bits: (0..specs.len()).map(|table| bits_below(local(table))).max().unwrap_or(1),
             bases: base_memory,
             _homes: homes,
+            _row_numbers: numbers,
             instance: Instance::new(specs.iter().map(|spec| spec.dim), dtype),
             partials: DeviceMemory::new(device, "partial sums of rows", partials)?,
             flags: FlagsMemory::new(device)?,
@@ -328,8 +388,10 @@ impl RankTables {
         let route = Staging::bytes(&slice) + Sorted::bytes(&slice, true) + Sorted::bytes(&owned, false);
         let divided = (0..specs.len()).filter(|&table| !partition.is_whole(table));
         let homes: u64 = divided.map(|table| 4 * specs[table].rows).sum();
+        let numbered = (0..specs.len()).flat_map(|table| numbered_rows(specs, partition, owner, table));
+        let numbers = 4 * numbered.sum::<u64>();
         let partials = partial_bytes(specs, &slice).max(partial_bytes(specs, &owned)) as u64;
-        homes + partials + (route + places.bytes as u64) * routes as u64
+        homes + numbers + partials + (route + places.bytes as u64) * routes as u64
     }
 
     pub(super) fn new_route(&self) -> Result<DeviceHybridRoute> {
