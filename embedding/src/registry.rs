@@ -5,8 +5,8 @@ use crate::init::InitialValues;
 use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, TableSpec};
 use crate::tables::dense::DenseKind;
 use crate::tables::hashed::HashedKind;
-use headlong_device::Stream;
 use headlong_device::optimizer::Optimizer;
+use headlong_device::{DType, Stream};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -60,6 +60,8 @@ pub struct Abilities {
     pub grains: &'static [Grain],
     /// What they are asked with.
     pub keys: &'static [Keys],
+    /// Element types of their rows.
+    pub dtypes: &'static [DType],
     /// Devices that they run on.
     pub devices: &'static [&'static str],
     /// Names of the settings that they have ([`TableSpec::options`]); `None` leaves the check to the kind.
@@ -67,10 +69,11 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// Everything that there is; the kind itself refuses what it lacks.
+    /// Everything that there is, in f32; the kind itself refuses what it lacks.
     pub const ANY: Self = Self {
         grains: &[Grain::Rows, Grain::Whole],
         keys: &[Keys::RowIndices, Keys::RawIds],
+        dtypes: &[DType::F32],
         devices: &["cpu"],
         options: None,
     };
@@ -89,6 +92,10 @@ impl Abilities {
                 _ => "every row of a table of kind {kind} stands for itself: it has grain = rows",
             };
             return Some(able.replace("{kind}", kind));
+        }
+        if !self.dtypes.contains(&spec.dtype) {
+            let able = self.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(" or ");
+            return Some(format!("a {kind} table holds {able}, got dtype = {}", spec.dtype.name()));
         }
         if !self.devices.contains(&"cpu") {
             return Some(format!("a {kind} table runs on {}, this build on cpu", self.devices.join(", ")));

@@ -10,14 +10,16 @@
 mod counts;
 mod format;
 mod runs;
+mod slots;
 
 use headlong_device::vector::prefetch;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::admission::ColumnIds;
-use crate::hashing::{MISSING_ID, fmix64};
+use crate::hashing::MISSING_ID;
 use crate::ids::RowLookup;
+use slots::{first_slot, slot_of};
 
 pub(crate) use counts::CountTables;
 pub use format::DICTIONARY_FILE;
@@ -133,7 +135,7 @@ impl RowLookup for Dictionary {
         let table = &self.tables[ids.column];
         for (index, row) in rows.iter_mut().enumerate() {
             if let Some(Some(ahead)) = (index + AHEAD < ids.len()).then(|| ids.get(index + AHEAD)) {
-                prefetch(&table.slots, table.first_slot(ahead));
+                prefetch(&table.slots, first_slot(&table.slots, ahead));
             }
             *row = table.row(ids.get(index));
         }
@@ -173,7 +175,7 @@ impl RowTable {
                 continue;
             }
             let id = u32::try_from(id).expect("a dictionary's ids are 32-bit values or missing");
-            let slot = table.slot_of(id);
+            let slot = slot_of(&table.slots, id);
             assert_eq!(table.slots[slot], 0, "the id {id:08x} should have one row");
             table.slots[slot] = (row << 32) | u64::from(id);
         }
@@ -183,22 +185,7 @@ impl RowTable {
     #[inline(always)]
     fn row(&self, id: Option<u32>) -> u64 {
         // An empty slot says row 0, the shared one.
-        id.map_or(self.missing_row, |id| self.slots[self.slot_of(id)] >> 32)
-    }
-
-    #[inline(always)]
-    fn first_slot(&self, id: u32) -> usize {
-        fmix64(u64::from(id)) as usize & (self.slots.len() - 1)
-    }
-
-    /// The slot of `id`, or the empty one where it would be.
-    #[inline(always)]
-    fn slot_of(&self, id: u32) -> usize {
-        let mut slot = self.first_slot(id);
-        while self.slots[slot] != 0 && self.slots[slot] as u32 != id {
-            slot = (slot + 1) & (self.slots.len() - 1);
-        }
-        slot
+        id.map_or(self.missing_row, |id| self.slots[slot_of(&self.slots, id)] >> 32)
     }
 }
 

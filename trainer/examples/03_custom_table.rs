@@ -15,7 +15,7 @@ use headlong::report::Reporter;
 use headlong::session::{Session, Start};
 use headlong::train::Prepared;
 use headlong_device::optimizer::{Optimizer, StateWidth};
-use headlong_device::{MatMut, MatRef, Stream};
+use headlong_device::{DType, MatMut, MatRef, Stream};
 use headlong_embedding::testing::check_table;
 use headlong_embedding::{
     Abilities, EmbeddingTable, Grain, Keys, MemoryNeeds, Registry, Result, RowSink, RowSource, Rows,
@@ -31,6 +31,7 @@ impl TableKind for QuotientRemainder {
         Abilities {
             grains: &[Grain::Whole],
             keys: &[Keys::RowIndices],
+            dtypes: &[DType::F32],
             devices: &["cpu"],
             options: Some(&["buckets"]),
         }

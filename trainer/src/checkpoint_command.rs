@@ -187,9 +187,16 @@ fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
     output::answer(json, &text, &document)
 }
 
+/// `DIR.safetensors`: inside of it the file would go when the checkpoint does.
+fn beside(checkpoint: &Path) -> PathBuf {
+    let mut name = checkpoint.file_name().unwrap_or_default().to_owned();
+    name.push(".safetensors");
+    checkpoint.with_file_name(name)
+}
+
 fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
     let checkpoint = open(directory)?;
-    let target: PathBuf = target.map_or_else(|| checkpoint.path().join("model.safetensors"), Path::to_owned);
+    let target = target.map_or_else(|| beside(checkpoint.path()), Path::to_owned);
     let size = export(&checkpoint, &target)?;
     output::print(&format!("{}: {}, parameters named as in the original DLRM", target.display(), bytes(size)))
 }

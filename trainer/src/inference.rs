@@ -1,26 +1,22 @@
 //! `headlong eval` and `headlong predict`: a checkpoint applied to files. The checkpoint brings everything but the rows:
 //! configuration, dictionary or admitted ids, dense transform.
 
-use crate::build::Model;
 use crate::checkpoint::{self, Checkpoint, Select};
 use crate::cli::{EvalArguments, PredictArguments};
 use crate::config::{
     Config, DenseOptimizer, DeviceChoice, Ids, OnBadRow, Precision, ScheduleChoice, SparseOptimizer,
+    TableDtype,
 };
 use crate::crew::Crew;
 use crate::data::{self, EvaluationData, failed};
 use crate::dictionary::RunDictionary;
-use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lanes::Lanes;
 use crate::metrics::MetricsAccumulator;
 use crate::output;
 use crate::predict::PredictionWriter;
 use crate::report::{self, Eval, count};
 use crate::session::{CONFIG_BLOB, load, predict_all, restore_ids};
-use crate::trace::Recorder;
 use crate::train::remarks;
-use headlong_device::Stream;
 use headlong_reader::IdMapper;
 use headlong_reader::criteo::has_label;
 use serde_json::json;
@@ -33,8 +29,13 @@ use std::time::Instant;
 /// # Errors
 /// A checkpoint or files that cannot be used; files without labels.
 pub fn eval(arguments: &EvalArguments) -> Result<()> {
-    let mut applied =
-        Applied::open(&arguments.checkpoint, arguments.batch_size, arguments.threads, arguments.on_bad_row)?;
+    let how = How {
+        device: arguments.device,
+        batch_size: arguments.batch_size,
+        threads: arguments.threads,
+        on_bad_row: arguments.on_bad_row,
+    };
+    let mut applied = Applied::open(&arguments.checkpoint, &how)?;
     for file in &arguments.data {
         if !labelled(&applied.config, file)? {
             let message = format!("{} has no labels; `headlong predict` takes such files", file.display());
@@ -60,8 +61,13 @@ pub fn eval(arguments: &EvalArguments) -> Result<()> {
 /// A checkpoint or files that cannot be used; an output that cannot be written.
 pub fn predict(arguments: &PredictArguments) -> Result<()> {
     let mut writer = PredictionWriter::create(&arguments.output)?;
-    let mut applied =
-        Applied::open(&arguments.checkpoint, arguments.batch_size, arguments.threads, arguments.on_bad_row)?;
+    let how = How {
+        device: arguments.device,
+        batch_size: arguments.batch_size,
+        threads: arguments.threads,
+        on_bad_row: arguments.on_bad_row,
+    };
+    let mut applied = Applied::open(&arguments.checkpoint, &how)?;
     let started = Instant::now();
     let mut outcome = Ok(());
     for file in &arguments.data {
@@ -79,6 +85,14 @@ pub fn predict(arguments: &PredictArguments) -> Result<()> {
     Ok(())
 }
 
+/// What the command line says beside checkpoint and files.
+struct How {
+    device: DeviceChoice,
+    batch_size: Option<usize>,
+    threads: Option<usize>,
+    on_bad_row: Option<OnBadRow>,
+}
+
 /// A checkpoint in memory, ready to be applied to rows.
 struct Applied {
     config: Config,
@@ -89,26 +103,19 @@ struct Applied {
 }
 
 impl Applied {
-    fn open(
-        directory: &Path,
-        batch_size: Option<usize>,
-        threads: Option<usize>,
-        on_bad_row: Option<OnBadRow>,
-    ) -> Result<Self> {
+    fn open(directory: &Path, how: &How) -> Result<Self> {
         let checkpoint =
             checkpoint::open(directory).map_err(|error| failed("the checkpoint cannot be used", error))?;
         let mut config = config_of(&checkpoint)?;
-        config.eval.batch_size = batch_size.unwrap_or(config.eval.batch_size);
-        config.data.on_bad_row = on_bad_row.unwrap_or(config.data.on_bad_row);
+        config.eval.batch_size = how.batch_size.unwrap_or(config.eval.batch_size);
+        config.data.on_bad_row = how.on_bad_row.unwrap_or(config.data.on_bad_row);
         // One rank applies what any number of ranks has trained. Nothing is trained: no gradients of large batches, no optimiser states.
         (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);
         (config.run.ranks, config.train.sum_blocks) = (1, None);
-        // The processor applies what a device has trained.
-        (config.run.device, config.run.schedule) = (DeviceChoice::Cpu, ScheduleChoice::Serial);
-        config.train.precision = Precision::F32;
+        apply_on(&mut config, how.device)?;
         config.optimizer.sparse = SparseOptimizer { name: "sgd".to_owned(), ..SparseOptimizer::default() };
         config.optimizer.dense = DenseOptimizer { name: "sgd".to_owned(), ..DenseOptimizer::default() };
-        let threads = threads.unwrap_or_else(crate::machine::cores);
+        let threads = how.threads.unwrap_or_else(crate::machine::cores);
         let rows: Vec<u64> =
             checkpoint.manifest().state.model.tables.iter().map(|table| table.rows).collect();
         let (mut ids, checksum) = match config.data.ids {
@@ -119,9 +126,7 @@ impl Applied {
             _ => (data::id_mapper(&config, &rows)?, None),
         };
         restore_ids(&checkpoint, &mut ids)?;
-        let stream = Stream::cpu(threads);
-        let model = Model::new(&config, &rows, &stream)?;
-        let mut crew = Crew::of_one(Engine::new(model, Lanes::serial(stream)?, Recorder::off()));
+        let mut crew = Crew::of_one_rank(&config, &rows, threads)?;
         load(&mut crew, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;
         Ok(Self { config, checkpoint, crew, ids, threads })
     }
@@ -134,6 +139,28 @@ impl Applied {
         }
         Ok(())
     }
+}
+
+/// Has the model applied on `device`: a processor applies what any device has trained, in f32; a device computes as in training, so that
+/// it gives the numbers of the run's own evaluations.
+fn apply_on(config: &mut Config, device: DeviceChoice) -> Result<()> {
+    config.run.device = match device {
+        DeviceChoice::Auto => DeviceChoice::Cpu,
+        device => device,
+    };
+    if config.run.device == DeviceChoice::Cpu {
+        config.run.schedule = ScheduleChoice::Serial;
+        config.train.precision = Precision::F32;
+        // Wider holds all that was stored.
+        let widen = |dtype: &mut TableDtype| {
+            if *dtype == TableDtype::F16 {
+                *dtype = TableDtype::F32;
+            }
+        };
+        widen(&mut config.tables.dtype);
+        config.table.iter_mut().filter_map(|entry| entry.dtype.as_mut()).for_each(widen);
+    }
+    config.validate()
 }
 
 fn config_of(checkpoint: &Checkpoint) -> Result<Config> {

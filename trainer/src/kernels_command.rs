@@ -192,11 +192,11 @@ fn builds_of(config: &Config) -> Vec<Build> {
         optimizer: &dense,
     };
     let mut builds = headlong_mlp::cuda::kernels(&shapes);
-    // Rows and vectors of the trainer's tables are f32; the same kernels serve one rank and several.
+    // Vectors are f32, and all tables of a device are stored alike; the same kernels serve one rank and several.
     let sparse = config.optimizer.sparse.optimizer();
     builds.extend(headlong_embedding::cuda::kernels(
         &[config.model.dim],
-        DType::F32,
+        config.table_spec(0, 1).dtype,
         DType::F32,
         &sparse,
         true,

@@ -3,15 +3,17 @@
 
 #![cfg(test)]
 
+mod made_up;
+
 use headlong::build::Model;
 use headlong::config::{Config, DeviceChoice, TableRows};
 use headlong::engine::{Engine, StepRates};
 use headlong::lanes::Lanes;
 use headlong::trace::Recorder;
 use headlong_device::cuda::testing::stream;
-use headlong_device::rng::CounterRng;
 use headlong_device::testing::{CountingAllocator, allocations};
-use headlong_reader::{Batch, Jagged};
+use headlong_reader::Batch;
+use made_up::MadeUp;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -22,20 +24,7 @@ const TABLES: usize = 4;
 const ROWS: u64 = 300;
 
 fn batch(seed: u64) -> Batch {
-    let random = CounterRng::new(seed, 3);
-    let ids = |table: usize| Jagged {
-        values: (0..SAMPLES)
-            .map(|i| (random.uniform((table * SAMPLES + i) as u64) * ROWS as f32) as u64)
-            .collect(),
-        offsets: (0..=SAMPLES as u32).collect(),
-    };
-    Batch {
-        num_samples: SAMPLES,
-        labels: (0..SAMPLES).map(|i| f32::from(i % 3 == 0)).collect(),
-        dense: (0..SAMPLES * DENSE).map(|i| random.uniform(1_000_000 + i as u64)).collect(),
-        sparse: (0..TABLES).map(ids).collect(),
-        ..Batch::default()
-    }
+    MadeUp { seed, rows: &[ROWS; TABLES], num_dense: DENSE }.one_hot(SAMPLES)
 }
 
 #[test]

@@ -71,26 +71,57 @@ fn the_first_losses_of_made_up_rows_are_those_of_the_processor() {
 }
 
 #[test]
-fn a_run_goes_on_where_its_checkpoint_ended_and_the_processor_can_take_it_over() {
+fn a_run_goes_on_where_its_checkpoint_ended_and_is_applied_by_device_and_processor() {
     if is_absent() {
         return;
     }
-    let place = Place::new("rows.txt");
-    let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
-    let whole = train.clone().with(&["--steps", "30"]).succeeds().digest();
-    let checkpoints = place.path("checkpoints");
-    let parts = train.path("--checkpoint-dir", &checkpoints);
-    parts.clone().with(&["--steps", "13"]).succeeds();
-    assert_eq!(steps(&checkpoints), [13]);
-    let log = place.path("resumed.json");
-    let resumed = parts.path("--log-json", &log).with(&["--steps", "30", "--resume"]).succeeds();
-    assert_eq!(resumed.digest(), whole, "resumed is uninterrupted, bit for bit");
+    for (dtype, precision) in [("f32", "f32"), ("bf16", "bf16")] {
+        let place = Place::new("rows.txt");
+        let dtype = format!("tables.dtype={dtype}");
+        let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
+        let train = train.with(&["--set", &dtype, "--precision", precision]);
+        let whole = train.clone().with(&["--steps", "30"]).succeeds().digest();
+        let checkpoints = place.path("checkpoints");
+        let parts = train.path("--checkpoint-dir", &checkpoints);
+        parts.clone().with(&["--steps", "13"]).succeeds();
+        assert_eq!(steps(&checkpoints), [13]);
+        let log = place.path("resumed.json");
+        let resumed = parts.path("--log-json", &log).with(&["--steps", "30", "--resume"]).succeeds();
+        assert_eq!(resumed.digest(), whole, "{dtype}: resumed is uninterrupted, bit for bit");
 
-    let eval = Run::new("eval").path("--checkpoint", &checkpoints).path("--data", &place.valid);
-    let on_cpu = eval.succeeds();
-    let auc = last_event(&log, "eval")["auc"].as_f64().unwrap();
-    let shown = format!("{auc:.3}");
-    assert!(on_cpu.stdout.contains(&shown), "AUC {auc} of the device is not in {}", on_cpu.stdout);
+        let auc = last_event(&log, "eval")["auc"].as_f64().unwrap();
+        let eval = Run::new("eval").path("--checkpoint", &checkpoints).path("--data", &place.valid);
+        let applied = |device: &str| {
+            let answer = eval.clone().with(&["--device", device, "--json"]).succeeds().stdout;
+            serde_json::from_str::<serde_json::Value>(&answer).unwrap()["auc"].as_f64().unwrap()
+        };
+        assert_eq!(applied("cuda"), auc, "{dtype}: what training's own evaluation found");
+        assert!(
+            (applied("cpu") - auc).abs() < 0.001,
+            "{dtype}: {} on the processor, not {auc}",
+            applied("cpu")
+        );
+        predictions_are_those_of_the_processor(
+            &place,
+            &checkpoints,
+            if precision == "f32" { 1e-5 } else { 0.01 },
+        );
+    }
+}
+
+fn predictions_are_those_of_the_processor(place: &Place, checkpoints: &Path, within: f32) {
+    let of = |device: &str| {
+        let output = place.path(&format!("{device}.csv"));
+        let predict = Run::new("predict").path("--checkpoint", checkpoints).path("--data", &place.valid);
+        predict.path("--output", &output).with(&["--device", device]).succeeds();
+        let text = std::fs::read_to_string(output).unwrap();
+        let probability = |line: &str| line.split(',').nth(1).unwrap().parse::<f32>().unwrap();
+        text.lines().skip(1).map(probability).collect::<Vec<_>>()
+    };
+    let (cpu, cuda) = (of("cpu"), of("cuda"));
+    assert_eq!(cpu.len(), cuda.len());
+    let off = cpu.iter().zip(&cuda).map(|(cpu, cuda)| (cpu - cuda).abs()).fold(0.0, f32::max);
+    assert!(off <= within, "probabilities differ by {off}");
 }
 
 #[test]

@@ -3,15 +3,17 @@
 
 #![cfg(test)]
 
+mod made_up;
+
 use headlong::build::Model;
-use headlong::config::{Config, TableRows};
+use headlong::config::{Config, TableDtype, TableRows};
 use headlong::engine::{Engine, StepRates};
 use headlong::lanes::Lanes;
 use headlong::trace::Recorder;
 use headlong_device::Stream;
-use headlong_device::rng::CounterRng;
 use headlong_device::testing::{CountingAllocator, allocations};
-use headlong_reader::{Batch, Jagged};
+use headlong_reader::Batch;
+use made_up::MadeUp;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -32,20 +34,7 @@ fn config(optimizer: &str, accumulate: usize) -> Config {
 }
 
 fn batch(seed: u64) -> Batch {
-    let random = CounterRng::new(seed, 3);
-    let ids = |table: usize| Jagged {
-        values: (0..SAMPLES)
-            .map(|i| (random.uniform((table * SAMPLES + i) as u64) * ROWS as f32) as u64)
-            .collect(),
-        offsets: (0..=SAMPLES as u32).collect(),
-    };
-    Batch {
-        num_samples: SAMPLES,
-        labels: (0..SAMPLES).map(|i| f32::from(i % 3 == 0)).collect(),
-        dense: (0..SAMPLES * DENSE).map(|i| random.uniform(1_000_000 + i as u64)).collect(),
-        sparse: (0..TABLES).map(ids).collect(),
-        ..Batch::default()
-    }
+    MadeUp { seed, rows: &[ROWS; TABLES], num_dense: DENSE }.one_hot(SAMPLES)
 }
 
 fn allocations_of_steps(config: &Config, threads: usize) -> u64 {
@@ -83,4 +72,7 @@ fn a_warm_step_allocates_nothing() {
             assert_eq!(counted, 0, "{optimizer}, {threads} threads, accumulate {accumulate}");
         }
     }
+    let mut narrow = config("adagrad", 1);
+    narrow.tables.dtype = TableDtype::Bf16;
+    assert_eq!(allocations_of_steps(&narrow, 2), 0, "rows of bf16");
 }

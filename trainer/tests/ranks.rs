@@ -5,14 +5,17 @@
 
 #![cfg(test)]
 
-use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice};
+mod made_up;
+
+use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice, TableDtype};
 use headlong::crew::{Crew, CrewOptions};
 use headlong::digest::weights_digest;
 use headlong::engine::StepRates;
 use headlong_device::rng::CounterRng;
-use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
-use headlong_embedding::{Registry, TableSpec};
-use headlong_reader::{Batch, Jagged};
+use headlong_embedding::Registry;
+use headlong_embedding::hybrid::Partition;
+use headlong_reader::Batch;
+use made_up::{MadeUp, mixed};
 use std::sync::Arc;
 
 const DENSE: usize = 3;
@@ -26,6 +29,7 @@ struct Case {
     ranks: usize,
     ranks_per_node: usize,
     sum_blocks: usize,
+    dtype: TableDtype,
     hybrid: Hybrid,
     exchange: ExchangeChoice,
     ids: IdsChoice,
@@ -47,6 +51,7 @@ impl Case {
             ranks: 1,
             ranks_per_node: 0,
             sum_blocks,
+            dtype: TableDtype::F32,
             hybrid: Hybrid::Off,
             exchange: ExchangeChoice::Flat,
             ids: IdsChoice::Exchange,
@@ -68,6 +73,7 @@ impl Case {
             ranks,
             ranks_per_node: pick(ranks + 1),
             sum_blocks,
+            dtype: TableDtype::F32,
             hybrid: [Hybrid::Off, Hybrid::Mixed, Hybrid::AllFrequent][pick(3)],
             exchange: [ExchangeChoice::Flat, ExchangeChoice::Hierarchical][pick(2)],
             ids: [IdsChoice::Exchange, IdsChoice::Known][pick(2)],
@@ -89,6 +95,7 @@ impl Case {
         config.data.num_dense = DENSE;
         config.data.num_sparse = ROWS.len();
         config.tables.max_ids_per_sample = 3;
+        config.tables.dtype = self.dtype;
         config.train.batch_size = batch_size;
         config.train.sum_blocks = Some(self.sum_blocks);
         config.eval.batch_size = batch_size;
@@ -117,45 +124,8 @@ impl Case {
     }
 }
 
-/// One table replicated, one with one owner, the others split.
-fn mixed(specs: &[TableSpec], ranks: usize) -> Partition {
-    let last = Owner(ranks - 1);
-    let placements = vec![
-        TablePlacement::DataParallel,
-        TablePlacement::RowWise { frequent: vec![3, 7, 0], placed: vec![(1, last), (39, Owner(0))] },
-        TablePlacement::TableWise(last),
-        TablePlacement::RowWise { frequent: (0..100).step_by(7).collect(), placed: vec![(1, Owner(0))] },
-    ];
-    Partition::new(specs, ranks, placements).unwrap()
-}
-
-/// Batch number `number`: bags of none to three ids, few of them frequent.
 fn batch(number: u64, samples: usize) -> Batch {
-    let random = CounterRng::new(9, number);
-    let mut counter = 0;
-    let mut bits = || {
-        counter += 1;
-        u64::from(random.bits(counter)[0])
-    };
-    let sparse = ROWS.iter().map(|&rows| {
-        let mut bags = Jagged { values: Vec::new(), offsets: vec![0] };
-        for _ in 0..samples {
-            for _ in 0..[1, 1, 0, 3][(bits() % 4) as usize] {
-                let row = if bits() % 2 == 0 { bits() % rows.min(3) } else { bits() % rows };
-                bags.values.push(row);
-            }
-            bags.offsets.push(bags.values.len() as u32);
-        }
-        bags
-    });
-    let sparse = sparse.collect();
-    Batch {
-        num_samples: samples,
-        labels: (0..samples).map(|_| (bits() % 2) as f32).collect(),
-        dense: (0..samples * DENSE).map(|_| (bits() % 1000) as f32 / 500.0 - 1.0).collect(),
-        sparse,
-        ..Batch::default()
-    }
+    MadeUp { seed: 9, rows: &ROWS, num_dense: DENSE }.bags(number, samples)
 }
 
 /// Losses, digest of all weights and states, and predictions after some steps.
@@ -197,7 +167,7 @@ fn run_and_move(
 }
 
 fn check(case: &Case, optimizer: &str, batch_size: usize) {
-    let alone = run(&Case::alone(case.sum_blocks), optimizer, batch_size);
+    let alone = run(&Case { dtype: case.dtype, ..Case::alone(case.sum_blocks) }, optimizer, batch_size);
     let found = run(case, optimizer, batch_size);
     assert_eq!(alone.0, found.0, "losses of {case:?}, {optimizer}, batches of {batch_size}");
     assert_eq!(alone.1, found.1, "weights of {case:?}, {optimizer}, batches of {batch_size}");
@@ -209,6 +179,15 @@ fn any_number_of_ranks_with_eight_blocks() {
     for (seed, ranks) in [2, 4, 8, 2, 4, 8, 2, 4, 8, 8].into_iter().enumerate() {
         let optimizer = ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam"][seed % 4];
         check(&Case::drawn(seed as u64, ranks, 8), optimizer, [24, 31, 8][seed % 3]);
+    }
+}
+
+/// Rows of bf16 are rounded by chance: by the same chance wherever they lie, whoever works on them.
+#[test]
+fn rows_of_bf16_on_any_number_of_ranks() {
+    for (seed, ranks) in [2, 4, 8, 4].into_iter().enumerate() {
+        let case = Case { dtype: TableDtype::Bf16, ..Case::drawn(40 + seed as u64, ranks, 8) };
+        check(&case, ["sgd", "rowwise_adagrad"][seed % 2], [24, 31][seed % 2]);
     }
 }
 

@@ -17,6 +17,7 @@ impl TableKind for DenseKind {
         Abilities {
             grains: &[Grain::Rows],
             keys: &[Keys::RowIndices],
+            dtypes: &[DType::F32, DType::Bf16, DType::F16],
             devices: &["cpu", "cuda"],
             options: Some(&[]),
         }

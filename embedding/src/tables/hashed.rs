@@ -48,6 +48,7 @@ impl TableKind for HashedKind {
         Abilities {
             grains: &[Grain::Rows],
             keys: &[Keys::RawIds],
+            dtypes: &[DType::F32],
             devices: &["cpu"],
             options: Some(&["min_count", "eviction"]),
         }
@@ -122,7 +123,7 @@ impl HashedTable {
     /// Takes the memory for all rows; none is stored yet.
     ///
     /// # Errors
-    /// [`EmbeddingError::Spec`] for options it does not know, row indices and element types other than f32,
+    /// [`EmbeddingError::Spec`] for options it does not know and row indices,
     /// [`EmbeddingError::Device`] for memory.
     pub fn new(spec: &TableSpec, env: &TableEnv) -> Result<Self> {
         spec.check()?;
@@ -130,9 +131,6 @@ impl HashedTable {
         let refuse = |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
         if spec.keys != Keys::RawIds {
             return refuse("a hashed table is asked with raw ids, got keys = row indices".to_owned());
-        }
-        if spec.dtype != DType::F32 {
-            return refuse(format!("hashed tables hold f32 on the CPU, got dtype = {}", spec.dtype.name()));
         }
         if spec.rows > Members::MAX_CAPACITY {
             return refuse(format!("{} rows of one owner, at most {}", spec.rows, Members::MAX_CAPACITY));

@@ -4,7 +4,7 @@ use headlong_device::cuda::{
     CudaStream, DeviceMemory, DevicePtr, DeviceStep, Launch, OptimizerConstants, Source,
 };
 use headlong_device::optimizer::{Optimizer, StateWidth};
-use headlong_device::{MatMut, MatRef, Stream};
+use headlong_device::{DType, MatMut, MatRef, Stream};
 use headlong_embedding::cuda::{CudaStep, CudaTable, DeviceRows};
 use headlong_embedding::*;
 
@@ -42,6 +42,7 @@ impl TableKind for QuotientRemainder {
         Abilities {
             grains: &[Grain::Whole],
             keys: &[Keys::RowIndices],
+            dtypes: &[DType::F32],
             devices: &["cuda", "cpu"],
             options: Some(&[]),
         }

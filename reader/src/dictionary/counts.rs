@@ -7,9 +7,10 @@ use headlong_device::vector::prefetch;
 
 use super::AHEAD;
 use super::runs::Entry;
+use super::slots::{first_slot, slot_of};
 use crate::admission::ColumnIds;
 use crate::criteo::RawBlock;
-use crate::hashing::{MISSING_ID, fmix64};
+use crate::hashing::MISSING_ID;
 
 /// Slots of an empty table; a power of two.
 const LEAST_SLOTS: usize = 1 << 10;
@@ -107,7 +108,7 @@ impl CountTable {
         self.reserve(ids.len());
         for index in 0..ids.len() {
             if let Some(Some(ahead)) = (index + AHEAD < ids.len()).then(|| ids.get(index + AHEAD)) {
-                prefetch(&self.slots, self.first_slot(ahead));
+                prefetch(&self.slots, first_slot(&self.slots, ahead));
             }
             match ids.get(index) {
                 Some(id) => self.see(id),
@@ -123,7 +124,7 @@ impl CountTable {
         }
         for entry in std::mem::replace(&mut self.slots, vec![0; slots]) {
             if entry != 0 {
-                let slot = self.slot_of(entry as u32);
+                let slot = slot_of(&self.slots, entry as u32);
                 self.slots[slot] = entry;
             }
         }
@@ -131,7 +132,7 @@ impl CountTable {
 
     #[inline(always)]
     fn see(&mut self, id: u32) {
-        let slot = self.slot_of(id);
+        let slot = slot_of(&self.slots, id);
         let entry = &mut self.slots[slot];
         self.used += usize::from(*entry == 0);
         if *entry >> 32 == u64::from(u32::MAX) {
@@ -139,20 +140,6 @@ impl CountTable {
             *entry = u64::from(id);
         }
         *entry = (((*entry >> 32) + 1) << 32) | u64::from(id);
-    }
-
-    #[inline(always)]
-    fn first_slot(&self, id: u32) -> usize {
-        fmix64(u64::from(id)) as usize & (self.slots.len() - 1)
-    }
-
-    #[inline(always)]
-    fn slot_of(&self, id: u32) -> usize {
-        let mut slot = self.first_slot(id);
-        while self.slots[slot] != 0 && self.slots[slot] as u32 != id {
-            slot = (slot + 1) & (self.slots.len() - 1);
-        }
-        slot
     }
 
     fn into_sorted(self) -> Vec<Entry> {
@@ -177,6 +164,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::hashing::fmix64;
 
     #[test]
     fn counts_are_those_of_a_map() {
@@ -215,7 +203,7 @@ mod tests {
     fn counts_beyond_32_bits_are_carried() {
         let mut table = CountTable::default();
         table.reserve(4);
-        let slot = table.slot_of(9);
+        let slot = slot_of(&table.slots, 9);
         table.slots[slot] = (u64::from(u32::MAX) << 32) | 9;
         table.used = 1;
         (0..3).for_each(|_| table.see(9));

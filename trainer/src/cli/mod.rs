@@ -120,6 +120,9 @@ pub struct EvalArguments {
     /// Samples of one batch; the checkpoint's configuration by default
     #[arg(long, value_name = "N")]
     pub batch_size: Option<usize>,
+    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of the run's own evaluations
+    #[arg(long, value_name = "cpu|cuda", default_value = "cpu")]
+    pub device: crate::config::DeviceChoice,
     /// Threads; one per core by default
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -146,6 +149,9 @@ pub struct PredictArguments {
     /// Samples of one batch; the checkpoint's configuration by default
     #[arg(long, value_name = "N")]
     pub batch_size: Option<usize>,
+    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of the run's own evaluations
+    #[arg(long, value_name = "cpu|cuda", default_value = "cpu")]
+    pub device: crate::config::DeviceChoice,
     /// Threads; one per core by default
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -249,7 +255,7 @@ pub enum CheckpointCommand {
     Export {
         /// Checkpoint folder
         dir: PathBuf,
-        /// The file; DIR/model.safetensors by default
+        /// The file; beside the checkpoint by default, where no later checkpoint removes it: STEP.safetensors
         #[arg(long, value_name = "FILE.safetensors")]
         output: Option<PathBuf>,
     },

@@ -26,6 +26,7 @@ keys! {
     "tables.rows": "rows of each table: a list, one number for all, a published list by name, or \"dictionary\"",
     "tables.max_rows": "no table gets more rows than this",
     "tables.pooling": "\"sum\" or \"mean\"",
+    "tables.dtype": "what rows are stored in: \"f32\", \"bf16\" (rounded by chance at each update) or, on a CUDA device, \"f16\"",
     "tables.max_ids_per_sample": "most ids of one bag, on average over a batch",
     "data.train": "training files (text, .gz, .zst), read in this order",
     "data.valid": "validation files",

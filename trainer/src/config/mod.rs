@@ -121,6 +121,8 @@ pub struct TablesConfig {
     pub max_rows: Option<u64>,
     /// How the vectors of one bag become one vector.
     pub pooling: Pooling,
+    /// What rows are stored in.
+    pub dtype: TableDtype,
     /// Most ids of one bag, on average over a batch: memory is planned for `batch × this`. Criteo's bags hold one id.
     pub max_ids_per_sample: usize,
 }
@@ -131,6 +133,7 @@ impl Default for TablesConfig {
             rows: TableRows::default(),
             max_rows: None,
             pooling: Pooling::default(),
+            dtype: TableDtype::default(),
             max_ids_per_sample: 1,
         }
     }
@@ -166,6 +169,19 @@ pub enum Pooling {
     Sum,
     /// Their sum times the reciprocal of their number; zeros for an empty bag.
     Mean,
+}
+
+/// What the rows of a table are stored in. Sums, gradients and optimiser states are f32 in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TableDtype {
+    /// IEEE single precision.
+    #[default]
+    F32,
+    /// bfloat16, rounded by chance at each update, so that small steps are not lost.
+    Bf16,
+    /// Half precision, rounded to nearest (CUDA devices).
+    F16,
 }
 
 /// The files and the meaning of their columns.

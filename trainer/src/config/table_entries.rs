@@ -8,8 +8,9 @@
 //! options = { min_count = 2, eviction = "lru" }
 //! ```
 
-use super::{Config, Pooling, keys};
+use super::{Config, DeviceChoice, Pooling, TableDtype, keys};
 use crate::error::{Error, Result};
+use headlong_device::DType;
 use headlong_embedding::hybrid::split::PlacementChoice;
 use headlong_embedding::{Grain, Keys, Registry, TableSpec};
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 
 /// The keys of a `[[table]]`.
 pub(super) const ENTRY_KEYS: &[&str] =
-    &["name", "kind", "rows", "pooling", "placement", "grain", "keys", "options"];
+    &["name", "kind", "rows", "pooling", "dtype", "placement", "grain", "keys", "options"];
 
 /// The kind of tables that no entry gives another.
 const DEFAULT_KIND: &str = "dense";
@@ -37,6 +38,9 @@ pub struct TableEntry {
     /// How the vectors of one bag become one. Unset: `tables.pooling`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pooling: Option<Pooling>,
+    /// What its rows are stored in. Unset: `tables.dtype`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<TableDtype>,
     /// Where its rows lie, where there are several ranks. Unset: as the split decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementName>,
@@ -123,6 +127,11 @@ impl Config {
                 Pooling::Sum => headlong_embedding::Pooling::Sum,
                 Pooling::Mean => headlong_embedding::Pooling::Mean,
             },
+            dtype: match entry.dtype.unwrap_or(self.tables.dtype) {
+                TableDtype::F32 => DType::F32,
+                TableDtype::Bf16 => DType::Bf16,
+                TableDtype::F16 => DType::F16,
+            },
             grain: match entry.grain {
                 Some(GrainName::Rows) => Grain::Rows,
                 Some(GrainName::Whole) => Grain::Whole,
@@ -185,9 +194,40 @@ impl Config {
         Ok(())
     }
 
+    /// Whether each table can be stored as it is asked to.
+    fn validate_dtypes(&self) -> Result<()> {
+        let registry = Registry::default();
+        let mut first = None;
+        for column in 0..self.data.num_sparse {
+            let spec = self.table_spec(column, 1);
+            let is_own = self.table_entry(column).is_some_and(|entry| entry.dtype.is_some());
+            let key = if is_own { "table.dtype" } else { "tables.dtype" };
+            let refuse = |reason: &str| {
+                let (name, dtype) = (&spec.name, spec.dtype.name());
+                let message = format!("table {name} cannot be stored in {dtype}: {reason}");
+                Err(Error::config(key, message))
+            };
+            let able = registry.abilities(&spec.kind).map_or(&[][..], |able| able.dtypes);
+            if !able.is_empty() && !able.contains(&spec.dtype) {
+                let kind = &spec.kind;
+                return refuse(&format!(
+                    "tables of kind `{kind}` hold f32; say `dtype = \"f32\"` in a `[[table]]` of its own"
+                ));
+            }
+            if self.run.device == DeviceChoice::Cpu && spec.dtype == DType::F16 {
+                return refuse("a processor has f32 and bf16");
+            }
+            if self.run.device == DeviceChoice::Cuda && *first.get_or_insert(spec.dtype) != spec.dtype {
+                return refuse("on a CUDA device all tables are stored alike");
+            }
+        }
+        Ok(())
+    }
+
     /// Checks each entry, and what it says together.
     pub(super) fn validate_entries(&self) -> Result<()> {
         self.check_entry_names()?;
+        self.validate_dtypes()?;
         for entry in &self.table {
             if entry.rows == Some(0) {
                 let message = format!("table {}: expected at least 1, found 0", entry.name);
@@ -235,6 +275,29 @@ mod tests {
         assert_eq!(config.table_spec(4, 50).pooling, headlong_embedding::Pooling::Sum);
         assert_eq!(config.raw_columns(), [2]);
         assert_eq!(config.placement_choices()[4], PlacementChoice::TableWise(None));
+    }
+
+    #[test]
+    fn rows_are_stored_as_one_table_or_all_are_told() {
+        let text = "[tables]\ndtype = \"bf16\"\n\n[[table]]\nname = \"C3\"\ndtype = \"f32\"\n";
+        let mut config = Config::from_toml(text, "a.toml").unwrap();
+        config.validate().unwrap();
+        assert_eq!(config.table_spec(2, 10).dtype, DType::F32);
+        let spec = config.table_spec(0, 10);
+        assert_eq!(
+            (spec.dtype, spec.dense_memory(&config.optimizer.sparse.optimizer()).weight_bytes),
+            (DType::Bf16, 320)
+        );
+        assert_eq!(Config::from_toml(&config.to_commented_toml(), "shown").unwrap(), config);
+        config.run.device = DeviceChoice::Cuda;
+        let mixed = config.validate().unwrap_err().to_string();
+        assert!(mixed.contains("stored alike"), "{mixed}");
+        let hashed = "[tables]\ndtype = \"bf16\"\n\n[[table]]\nname = \"C3\"\nkind = \"hashed\"\n";
+        let hashed = Config::from_toml(hashed, "a.toml").unwrap().validate().unwrap_err().to_string();
+        assert!(hashed.contains("C3") && hashed.contains("`dtype = \"f32\"`"), "{hashed}");
+        let half = "[tables]\ndtype = \"f16\"\n\n[run]\ndevice = \"cpu\"\n";
+        let half = Config::from_toml(half, "a.toml").unwrap().validate().unwrap_err().to_string();
+        assert!(half.contains("a processor has f32 and bf16"), "{half}");
     }
 
     #[test]

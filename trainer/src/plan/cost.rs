@@ -75,7 +75,11 @@ pub fn flops_per_sample(config: &Config) -> u64 {
 
 /// One row per table is read forward, its gradient written and read, and row and state read and written by the update.
 fn table_bytes_per_sample(config: &Config) -> u64 {
-    let row = config.model.dim as u64 * 4;
+    let gradient = config.model.dim as u64 * 4;
     let state = config.optimizer.sparse.optimizer().state_bytes(1, config.model.dim);
-    config.data.num_sparse as u64 * (row + 2 * row + 2 * (row + state))
+    let rows = (0..config.data.num_sparse).map(|column| {
+        let row = (config.model.dim * config.table_spec(column, 1).dtype.bytes()) as u64;
+        row + 2 * gradient + 2 * (row + state)
+    });
+    rows.sum()
 }

@@ -268,7 +268,7 @@ fn tables(config: &Config, rows: &[u64]) -> Vec<TablePlan> {
     rows.iter()
         .enumerate()
         .map(|(column, &rows)| {
-            let weight_bytes = rows * dim as u64 * 4;
+            let weight_bytes = rows * (dim * config.table_spec(column, rows).dtype.bytes()) as u64;
             let state_bytes = optimizer.state_bytes(rows, dim);
             TablePlan {
                 name: format!("C{}", column + 1),
