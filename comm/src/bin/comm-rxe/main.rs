@@ -3,18 +3,22 @@
 //! ```text
 //! comm-rxe list              every device that libibverbs has
 //! comm-rxe raw DEVICE PEER   all that a card does, from one device to another of this machine
+//! comm-rxe job STEPS DEVICE PEER   jobs of four ranks on two "nodes", each with its device
 //! ```
 //!
 //! Every check prints a line that begins with `TEST ok` or `TEST FAIL`. Exit code 0 when none failed, 2 for wrong usage.
 
 mod cable;
+mod job;
+mod rank;
 mod raw;
 
 use headlong_comm::transport::verbs::nic::Provider as _;
 use headlong_comm::transport::verbs::sys::Verbs;
+use rank::RankSettings;
 use std::process::ExitCode;
 
-const USAGE: &str = "comm-rxe list | raw DEVICE PEER";
+const USAGE: &str = "comm-rxe list | raw DEVICE PEER | job STEPS DEVICE PEER";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -22,6 +26,15 @@ fn main() -> ExitCode {
     let ended = match words.as_slice() {
         ["list"] => list(),
         ["raw", device, peer] => raw::run(device, peer),
+        ["job", steps, device, peer] => match steps.parse() {
+            Ok(steps) => job::run(steps, [device, peer]),
+            Err(_) => Err(format!("STEPS is a number, not {steps}")),
+        },
+        // What `job` starts.
+        ["rank", rest @ ..] => match RankSettings::parse(rest) {
+            Some((settings, device)) => return rank::run(&settings, device),
+            None => Err(format!("rank: {rest:?}")),
+        },
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

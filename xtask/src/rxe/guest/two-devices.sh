@@ -17,5 +17,6 @@ wait_for_gid rxa; wait_for_gid rxb
 sent() { cat /sys/class/net/$1/statistics/tx_packets; }
 before=$(sent va)
 check "raw verbs between two devices" 120 comm-rxe raw rxa rxb
+check "jobs of four ranks over both" 100000 comm-rxe job $rxe_steps rxa rxb
 [ $(sent va) -gt $((before + 50)) ] && ok "packets crossed the cable: $(sent va) and $(sent vb)" || bad "no packets on the cable"
 finish
