@@ -14,9 +14,12 @@ const AT: u32 = 5;
 /// An error arrives no later than this after its cause; the deadline of a step is longer, so that it is not it.
 const HEARD: Duration = Duration::from_secs(20);
 
+/// A kind of job: so many steps over two devices.
+type Kind = fn(u32, [&str; 2]) -> Result<(), String>;
+
 /// Runs every kind of job over the two devices.
 pub fn run(steps: u32, devices: [&str; 2]) -> Result<(), String> {
-    let kinds: [(&str, fn(u32, [&str; 2]) -> Result<(), String>); 3] = [
+    let kinds: [(&str, Kind); 3] = [
         ("all bytes of all-to-all-v arrive, and all-reduces have the bits of local", goes_well),
         ("a rank that is killed in the middle of an exchange is named by all others", killed),
         ("a rank that sends another size than expected ends the job, and all ranks name it", disagrees),
