@@ -22,6 +22,8 @@ pub struct Communicator {
     transport: Arc<dyn Transport>,
     topology: Topology,
     options: CommOptions,
+    /// Algorithms of all-reduces, each from so many bytes on, as measured.
+    measured: Vec<(u64, Algorithm)>,
     inner: Mutex<Inner>,
 }
 
@@ -40,7 +42,8 @@ impl Communicator {
     /// A communicator over one end of a transport.
     pub fn new(transport: Arc<dyn Transport>, options: CommOptions) -> Self {
         let topology = transport.topology().clone();
-        Self { transport, topology, options, inner: Mutex::default() }
+        let measured = measured(&*transport, &options);
+        Self { transport, topology, options, measured, inner: Mutex::default() }
     }
 
     /// All ranks of a job whose ranks are threads of this process, in the order of ranks.
@@ -67,6 +70,12 @@ impl Communicator {
     /// What carries the messages.
     pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
+    }
+
+    /// What was measured to be the fastest algorithm for an all-reduce of so many bytes.
+    pub(crate) fn measured_all_reduce(&self, bytes: usize) -> Option<Algorithm> {
+        let above = self.measured.partition_point(|(from, _)| *from <= bytes as u64);
+        above.checked_sub(1).map(|place| self.measured[place].1)
     }
 
     /// How the work is done.
@@ -118,6 +127,21 @@ impl Communicator {
         let id = StepId { sequence, step: 0, fingerprint, operation: what.collective.name() };
         Call { communicator: self, inner, collective: what.collective, id }
     }
+}
+
+/// What the measurements say about all-reduces in a job like this.
+fn measured(transport: &dyn Transport, options: &CommOptions) -> Vec<(u64, Algorithm)> {
+    let Some(tuning) = &options.tuning else { return Vec::new() };
+    let (topology, operation) = (transport.topology(), Collective::AllReduce.name());
+    let nodes = (0..topology.num_nodes()).filter(|&node| topology.node_size(node) > 0).count();
+    let steps = tuning.algorithms(operation, transport.name(), nodes, topology.num_ranks());
+    let algorithm = |(from, name): (u64, String)| match name.as_str() {
+        "direct" => (from, Algorithm::Direct),
+        "hierarchical" => (from, Algorithm::Hierarchical),
+        // Around the ring, sums have other bits: whoever wants them asks for it by name.
+        _ => (from, Algorithm::TwoSteps),
+    };
+    steps.into_iter().map(algorithm).collect()
 }
 
 /// What an operation is, as far as all ranks must agree.

@@ -1,6 +1,8 @@
 //! How a communicator does its work. All ranks of a job have the same options.
 
+use crate::tuning::Tuning;
 pub use nccl_rs::Feature;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which way parts take in an all-to-all.
@@ -59,7 +61,7 @@ pub struct NcclOptions {
 }
 
 /// How a communicator does its work.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CommOptions {
     /// Which way parts take in an all-to-all.
     pub all_to_all: AllToAll,
@@ -70,6 +72,9 @@ pub struct CommOptions {
     /// All-reduces of at most this many bytes take one step, in which everybody sends everything to everybody; none: as
     /// measured for the transport and the number of ranks. The result has the same bits.
     pub one_step_bytes: Option<usize>,
+    /// Which algorithm is the fastest for how many bytes, as measured; the same on all ranks. Where it says nothing about this
+    /// job, and where `one_step_bytes` is given, the other options decide. The result has the same bits.
+    pub tuning: Option<Arc<Tuning>>,
     /// Larger all-reduces are done this many bytes at a time: a bound for the memory that transports need which cannot show
     /// messages in place.
     pub chunk_bytes: usize,
@@ -90,6 +95,7 @@ impl Default for CommOptions {
             all_reduce: AllReduce::Auto,
             compress: Compress::None,
             one_step_bytes: None,
+            tuning: None,
             chunk_bytes: 4 << 20,
             ring_bytes: 1 << 20,
             between_devices: BetweenDevices::Auto,

@@ -1,105 +1,27 @@
 //! Every collective against a slow oracle, over random topologies, lengths and options.
 
-use headlong_comm::testing::run_ranks_with;
-use headlong_comm::{AllReduce, AllToAll, CommOptions, Communicator, Compress, Element, Rank, Topology};
+mod collectives_cases;
+
+use collectives_cases::{
+    Ranks as _, Threads, bits_of_the_tree, counts, lengths, move_everything, options, parts_of_any_size,
+    reduce_everything,
+};
+use headlong_comm::tuning::{Measurement, Tuning};
+use headlong_comm::{AllReduce, AllToAll, CommOptions, Communicator, Compress, Topology};
 use proptest::prelude::*;
-use std::time::Duration;
+use std::sync::Arc;
 
 fn topologies() -> impl Strategy<Value = Topology> {
     prop::collection::vec(0usize..4, 1..9).prop_map(Topology::from_node_of)
 }
 
-/// Small steps and chunks, so that short data goes every way.
-fn options() -> impl Strategy<Value = CommOptions> {
-    let ways = prop_oneof![Just(AllToAll::Flat), Just(AllToAll::Hierarchical), Just(AllToAll::Auto)];
-    let one_step = prop_oneof![Just(None), Just(Some(0)), Just(Some(300))];
-    let reduces = prop_oneof![Just(AllReduce::Flat), Just(AllReduce::Auto)];
-    (ways, reduces, one_step, 1usize..2000).prop_map(
-        |(all_to_all, all_reduce, one_step_bytes, chunk_bytes)| CommOptions {
-            all_to_all,
-            all_reduce,
-            one_step_bytes,
-            chunk_bytes,
-            ring_bytes: 64,
-            deadline: Duration::from_secs(20),
-            ..CommOptions::default()
-        },
-    )
-}
-
-/// Lengths around nothing, around segments, and above what is copied into a slot.
-fn lengths() -> impl Strategy<Value = usize> {
-    prop_oneof![0usize..5, 30usize..300, 2000usize..3000]
-}
-
-/// Numbers whose sums are exact, in any order, and fit into every type.
-fn small<T: From<u8>>(rank: usize, i: usize) -> T {
-    T::from(((rank * 7 + i * 3) % 5) as u8)
-}
-
-fn sums<T: From<u8> + std::ops::Add<Output = T>>(ranks: usize, len: usize) -> Vec<T> {
-    (0..len)
-        .map(|i| (0..ranks).map(|rank| small::<T>(rank, i)).reduce(|a, b| a + b).expect("at least one rank"))
-        .collect()
-}
-
-/// Runs `work` on all ranks; what each did must have worked.
+/// Runs `work` on new threads; what each did must have worked.
 fn run<R: Send>(
     topology: &Topology,
     options: &CommOptions,
     work: impl Fn(&Communicator) -> headlong_comm::Result<R> + Sync,
 ) -> Vec<R> {
-    let results = run_ranks_with(topology, options.clone(), work);
-    results.into_iter().map(|result| result.unwrap_or_else(|error| panic!("{error}"))).collect()
-}
-
-fn reduce_everything<T: Element + From<u8> + std::ops::Add<Output = T>>(
-    topology: &Topology,
-    options: &CommOptions,
-    len: usize,
-) {
-    let ranks = topology.num_ranks();
-    run(topology, options, |communicator| {
-        let me = communicator.rank().0;
-        let mine: Vec<T> = (0..len).map(|i| small(me, i)).collect();
-        let mut data = mine.clone();
-        communicator.all_reduce(&mut data)?;
-        assert_eq!(data, sums::<T>(ranks, len), "all_reduce");
-        data.copy_from_slice(&mine);
-        communicator.all_reduce_ring(&mut data)?;
-        assert_eq!(data, sums::<T>(ranks, len), "ring");
-        let all: Vec<T> = (0..len * ranks).map(|i| small(me, i)).collect();
-        communicator.reduce_scatter(&all, &mut data)?;
-        assert_eq!(data, sums::<T>(ranks, len * ranks)[me * len..][..len], "reduce_scatter");
-        Ok(())
-    });
-}
-
-fn move_everything<T: Element + From<u8>>(topology: &Topology, options: &CommOptions, len: usize) {
-    let ranks = topology.num_ranks();
-    let part = |rank: usize| -> Vec<T> { (0..len).map(|i| small(rank, i)).collect() };
-    run(topology, options, |communicator| {
-        let me = communicator.rank().0;
-        let mut all = vec![T::default(); ranks * len];
-        communicator.all_gather(&part(me), &mut all)?;
-        let gathered: Vec<T> = (0..ranks).flat_map(part).collect();
-        assert_eq!(all, gathered, "all_gather");
-        for root in 0..ranks {
-            let mut data = part(me);
-            communicator.broadcast(Rank(root), &mut data)?;
-            assert_eq!(data, part(root), "broadcast from {root}");
-        }
-        let (next, previous) = (Rank((me + 1) % ranks), Rank((me + ranks - 1) % ranks));
-        let mut received = vec![T::default(); len];
-        communicator.send_receive(Some((next, &part(me)[..])), Some((previous, &mut received[..])))?;
-        assert_eq!(received, part(previous.0), "send_receive");
-        communicator.barrier()
-    });
-}
-
-/// The element number `i` of those that go from one rank to another.
-fn routed(from: usize, to: usize, i: usize) -> u64 {
-    (from * 1000 + to) as u64 * 1_000_000 + i as u64
+    Threads(topology.clone()).run(options, work)
 }
 
 proptest! {
@@ -107,57 +29,37 @@ proptest! {
 
     #[test]
     fn sums_are_right(topology in topologies(), options in options(), len in lengths()) {
-        reduce_everything::<f32>(&topology, &options, len);
-        reduce_everything::<half::f16>(&topology, &options, len);
-        reduce_everything::<half::bf16>(&topology, &options, len);
-        reduce_everything::<u8>(&topology, &options, len);
-        reduce_everything::<u32>(&topology, &options, len);
-        reduce_everything::<u64>(&topology, &options, len);
-        reduce_everything::<i32>(&topology, &options, len);
-        reduce_everything::<i64>(&topology, &options, len);
+        let job = Threads(topology);
+        reduce_everything::<f32>(&job, &options, len);
+        reduce_everything::<half::f16>(&job, &options, len);
+        reduce_everything::<half::bf16>(&job, &options, len);
+        reduce_everything::<u8>(&job, &options, len);
+        reduce_everything::<u32>(&job, &options, len);
+        reduce_everything::<u64>(&job, &options, len);
+        reduce_everything::<i32>(&job, &options, len);
+        reduce_everything::<i64>(&job, &options, len);
     }
 
     #[test]
     fn bytes_arrive(topology in topologies(), options in options(), len in lengths()) {
-        move_everything::<f32>(&topology, &options, len);
-        move_everything::<u8>(&topology, &options, 9 * len);
-        move_everything::<u64>(&topology, &options, len);
-        move_everything::<half::bf16>(&topology, &options, len);
+        let job = Threads(topology);
+        move_everything::<f32>(&job, &options, len);
+        move_everything::<u8>(&job, &options, 9 * len);
+        move_everything::<u64>(&job, &options, len);
+        move_everything::<half::bf16>(&job, &options, len);
     }
 
     #[test]
     fn parts_of_any_size_arrive(
         (topology, counts) in topologies().prop_flat_map(|topology| {
-            let ranks = topology.num_ranks();
-            let count = prop_oneof![Just(0usize), 1usize..9, 500usize..900];
-            (Just(topology), prop::collection::vec(prop::collection::vec(count, ranks), ranks))
+            let counts = counts(topology.num_ranks());
+            (Just(topology), counts)
         }),
         options in options(),
     ) {
-        let ranks = topology.num_ranks();
-        run(&topology, &options, |communicator| {
-            let me = communicator.rank().0;
-            let send: Vec<u64> = (0..ranks).flat_map(|to| (0..counts[me][to]).map(move |i| routed(me, to, i))).collect();
-            let from = |from: usize| (0..counts[from][me]).map(move |i| routed(from, me, i));
-            let expected: Vec<u64> = (0..ranks).flat_map(from).collect();
-            let recv_counts: Vec<usize> = (0..ranks).map(|from| counts[from][me]).collect();
-            let mut recv = vec![u64::MAX; expected.len()];
-            for _ in 0..2 {
-                recv.fill(u64::MAX);
-                communicator.all_to_all_v(&send, &counts[me], &mut recv, &recv_counts)?;
-                assert_eq!(recv, expected);
-            }
-            let len = counts[0][0];
-            let send: Vec<u64> = (0..ranks).flat_map(|to| (0..len).map(move |i| routed(me, to, i))).collect();
-            let expected: Vec<u64> = (0..ranks).flat_map(|from| (0..len).map(move |i| routed(from, me, i))).collect();
-            let mut recv = vec![u64::MAX; ranks * len];
-            communicator.all_to_all(&send, &mut recv)?;
-            assert_eq!(recv, expected);
-            Ok(())
-        });
+        parts_of_any_size(&Threads(topology), &options, &counts);
     }
 
-    /// The bits of the sum are those of the tree over ranks, in whatever way it is made.
     #[test]
     fn the_tree_decides_the_bits(
         ranks in 1usize..9,
@@ -166,38 +68,8 @@ proptest! {
         len in lengths(),
         chunk in 1usize..700,
     ) {
-        let power = |rank: usize, i: usize| 10f32.powi((rank as i32 * 5 + i as i32) % 7);
-        let value = |rank: usize, i: usize| ((rank * 131 + i) as f32).sin() * power(rank, i);
-        let expected: Vec<u32> =
-            (0..len).map(|i| tree(&(0..ranks).map(|rank| value(rank, i)).collect::<Vec<_>>()).to_bits()).collect();
-        run(&Topology::with_ranks_per_node(ranks, node), &options, |communicator| {
-            let mine: Vec<f32> = (0..len).map(|i| value(communicator.rank().0, i)).collect();
-            let bits = |data: &[f32]| data.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-            let mut data = mine.clone();
-            communicator.all_reduce(&mut data)?;
-            assert_eq!(bits(&data), expected);
-            data.copy_from_slice(&mine);
-            let mut final_bits = Vec::new();
-            communicator.all_reduce_chunks(&mut data, chunk, &mut |range, data| {
-                assert_eq!((range.start, data.len()), (final_bits.len(), len), "rising, nothing left out, all of it shown");
-                final_bits.extend(bits(&data[range]));
-            })?;
-            assert_eq!(final_bits, expected);
-            Ok(())
-        });
+        bits_of_the_tree(&Threads(Topology::with_ranks_per_node(ranks, node)), &options, len, chunk);
     }
-}
-
-fn tree(parts: &[f32]) -> f32 {
-    let mut parts = parts.to_vec();
-    let mut distance = 1;
-    while distance < parts.len() {
-        for into in (0..parts.len() - distance).step_by(2 * distance) {
-            parts[into] += parts[into + distance];
-        }
-        distance *= 2;
-    }
-    parts[0]
 }
 
 #[test]
@@ -250,6 +122,34 @@ fn large_sums_cross_once_for_each_node() {
         run(&topology, &options, |communicator| {
             communicator.all_reduce(&mut vec![1.0f32; 2048])?;
             assert_eq!(communicator.counters().inter_node_bytes(), inter, "{all_reduce:?}");
+            Ok(())
+        });
+    }
+}
+
+/// What was measured decides how sums are made, each time for its own number of bytes; what is given by hand comes first.
+#[test]
+fn sums_are_made_as_was_measured() {
+    let measured = |algorithm: &str, points: &[(u64, f64)]| Measurement {
+        operation: "all_reduce".into(),
+        backend: "local".into(),
+        algorithm: algorithm.into(),
+        nodes: 1,
+        ranks: 4,
+        points: points.to_vec(),
+    };
+    let two_steps = measured("two_steps", &[(1, 1.0), (1 << 20, 9.0)]);
+    let direct = measured("direct", &[(1, 9.0), (1 << 20, 1.0)]);
+    let tuning = Arc::new(Tuning { measurements: vec![two_steps, direct], ..Tuning::new("upside down") });
+    let tuned = CommOptions { tuning: Some(tuning), ..CommOptions::default() };
+    let by_hand = CommOptions { one_step_bytes: Some(usize::MAX), ..tuned.clone() };
+    // Of 4 KiB, two steps send a quarter to each peer, twice; one step sends all of it to each.
+    for (options, len, sent) in
+        [(&tuned, 1 << 10, 6 << 10), (&tuned, 1 << 18, 3 << 20), (&by_hand, 1 << 10, 12 << 10)]
+    {
+        run(&Topology::one_node(4), options, |communicator| {
+            communicator.all_reduce(&mut vec![1.0f32; len])?;
+            assert_eq!(communicator.counters().intra_node_bytes(), sent, "{len} elements");
             Ok(())
         });
     }

@@ -11,6 +11,7 @@ use tcp_support::{ReservedPort, Way, over_every_way, reserve_port};
 
 // What happens before payload has a way of its own stands below, with TCP alone.
 over_every_way!(
+    processes:
     a_job_that_goes_well_leaves_nothing_behind,
     killed_mid_collective,
     rank_0_killed_mid_collective,

@@ -6,6 +6,7 @@
 use crate::build::{Ablation, Model, RankParts, table_specs};
 use crate::config::{
     CompressChoice, Config, DeviceChoice, ExchangeChoice, FeatureChoice, IdsChoice, ScheduleChoice,
+    TransportChoice,
 };
 use crate::engine::{Engine, StepLoss, StepRates};
 use crate::error::{Error, Result};
@@ -14,8 +15,9 @@ use crate::machine::unusable;
 use crate::report::ExchangeBytes;
 use crate::table_state::Group;
 use crate::trace::{Record, Recorder, write_trace};
+use headlong_comm::tuning::Tuning;
 use headlong_comm::{
-    AllToAll, CommError, CommOptions, Communicator, Compress, Feature, NcclOptions, Topology,
+    AllToAll, BetweenDevices, CommError, CommOptions, Communicator, Compress, Feature, NcclOptions, Topology,
 };
 use headlong_device::Stream;
 use headlong_device::cuda::CudaDevice;
@@ -102,6 +104,10 @@ pub fn comm_options(config: &Config) -> CommOptions {
             collnet: nccl_feature(config.comm.nccl.collnet),
             nvls: nccl_feature(config.comm.nccl.nvls),
         },
+        between_devices: match config.run.transport {
+            TransportChoice::Nccl => BetweenDevices::Nccl,
+            _ => BetweenDevices::Auto,
+        },
         deadline: Duration::from_secs_f64(config.comm.deadline_s),
         ..CommOptions::default()
     }
@@ -113,6 +119,22 @@ fn nccl_feature(choice: FeatureChoice) -> Feature {
         FeatureChoice::Auto => Feature::Auto,
         FeatureChoice::Require => Feature::Require,
     }
+}
+
+/// The same with what was measured, where the configuration names a file.
+///
+/// # Errors
+/// A file that cannot be read, or makes no sense.
+pub fn tuned_comm_options(config: &Config) -> Result<CommOptions> {
+    let Some(path) = &config.comm.tuning else { return Ok(comm_options(config)) };
+    let text = std::fs::read_to_string(path).map_err(|source| Error::Io {
+        action: "read",
+        path: path.clone(),
+        source,
+    })?;
+    let tuning = Tuning::read(&text)
+        .map_err(|error| Error::config("comm.tuning", format!("{}: {error}", path.display())))?;
+    Ok(CommOptions { tuning: Some(Arc::new(tuning)), ..comm_options(config) })
 }
 
 /// The stream that a rank works on. Ranks of a node take its CUDA devices in their order.
@@ -169,7 +191,7 @@ impl Crew {
     pub fn build(config: &Config, table_rows: &[u64], options: CrewOptions<'_>) -> Result<Self> {
         let communicators = match options.communicators {
             Some(communicators) => communicators,
-            None => Communicator::local(&local_topology(config), comm_options(config)),
+            None => Communicator::local(&local_topology(config), tuned_comm_options(config)?),
         };
         let num_ranks = communicators[0].num_ranks();
         refuse_remote_whole_tables(config, table_rows, communicators.len() < num_ranks)?;

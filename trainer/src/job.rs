@@ -3,12 +3,14 @@
 //! Several processes have one rank each. They read the same configuration and the same data; rank 0 leads: it writes what is
 //! written once, and makes first what the others then find (synthetic data, a dictionary).
 
-use crate::config::{Config, TransportChoice};
-use crate::crew::{comm_options, local_topology};
+use crate::config::{Config, SignalChoice, TransportChoice, VerbsConfig};
+use crate::crew::{local_topology, tuned_comm_options};
 use crate::error::{Error, Result, chain};
 use crate::placement::replicated_limit;
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
-use headlong_comm::{CommError, Communicator, Topology, launcher_env};
+use headlong_comm::transport::choose::{ChooseOptions, VerbsNetwork, Wanted, choose};
+use headlong_comm::transport::verbs::{Signal, VerbsSettings};
+use headlong_comm::{CommError, CommOptions, Communicator, Topology, launcher_env};
 use std::time::Duration;
 
 /// This process's place among the processes of a run.
@@ -41,20 +43,27 @@ impl Job {
             return Err(Error::contradiction(
                 "run.transport = \"local\"",
                 format!("{} processes of {}", launch.world_size, launch.launcher.name()),
-                "processes reach each other by \"tcp\"",
+                "processes reach each other by \"auto\", \"shm\", \"verbs\" or \"tcp\"",
             ));
         }
+        let comm_options = tuned_comm_options(&config)?;
         let operation = Duration::from_secs_f64(config.comm.deadline_s);
         let options = JoinOptions {
             ranks_per_node: config.comm.ranks_per_node,
             deadlines: Deadlines { operation, ..Deadlines::default() },
             progress: Some(&|text| eprintln!("{text}")),
-            ..JoinOptions::new(launch, fingerprint(&config))
+            ..JoinOptions::new(launch, fingerprint(&config, &comm_options))
         };
-        let transport =
-            rendezvous::join(&options).map_err(communication("the ranks did not come together"))?;
-        let communicator = Some(Communicator::new(transport, comm_options(&config)));
-        config.run.transport = TransportChoice::Tcp;
+        let control = rendezvous::join(&options).map_err(communication("the ranks did not come together"))?;
+        let cards = VerbsNetwork::of_machine(verbs_settings(&config.comm.verbs));
+        let wanted = wanted(config.run.transport);
+        let chosen = choose(control, &ChooseOptions { wanted, network: Some(&cards) })
+            .map_err(communication("the ranks have no common way"))?;
+        if chosen.transport.rank().0 == 0 && chosen.rows.len() > 1 {
+            chosen.table().lines().for_each(|line| eprintln!("{line}"));
+        }
+        config.run.transport = carried_by(chosen.transport.name());
+        let communicator = Some(Communicator::new(chosen.transport, comm_options));
         let mut job = Self { config, communicator };
         // Machines differ; what their ranks decide must not.
         job.config.hybrid.max_replicated_bytes = job.as_rank_0(replicated_limit(&job.config))?;
@@ -62,11 +71,15 @@ impl Job {
     }
 
     fn alone(config: &Config) -> Result<Self> {
-        if config.run.transport == TransportChoice::Tcp && config.run.ranks > 1 {
-            return Err(Error::config(
-                "run.transport",
-                "\"tcp\" joins processes: start them with `headlong launch -n N -- train ...` or another launcher",
-            ));
+        let transport = config.run.transport;
+        let joins_processes =
+            matches!(transport, TransportChoice::Tcp | TransportChoice::Shm | TransportChoice::Verbs);
+        if joins_processes && config.run.ranks > 1 {
+            let reason = format!(
+                "\"{}\" joins processes: start them with `headlong launch -n N -- train ...` or another launcher",
+                transport.name()
+            );
+            return Err(Error::config("run.transport", reason));
         }
         Ok(Self { config: config.clone(), communicator: None })
     }
@@ -139,14 +152,56 @@ impl Job {
     }
 }
 
+/// What the ranks of processes agree on, by the name that the user has given. NCCL joins devices; their hosts still talk.
+fn wanted(transport: TransportChoice) -> Wanted {
+    match transport {
+        TransportChoice::Shm => Wanted::Shm,
+        TransportChoice::Verbs => Wanted::Verbs,
+        TransportChoice::Tcp => Wanted::Tcp,
+        TransportChoice::Auto | TransportChoice::Local | TransportChoice::Nccl => Wanted::Auto,
+    }
+}
+
+/// How network cards are used, in the words of the room that uses them.
+pub(crate) fn verbs_settings(config: &VerbsConfig) -> VerbsSettings {
+    VerbsSettings {
+        devices: config.devices.clone(),
+        gid_index: config.gid_index,
+        partition_key: config.partition_key,
+        service_level: config.service_level,
+        traffic_class: config.traffic_class,
+        timeout: config.timeout,
+        retries: config.retries,
+        slots: config.slots,
+        slot_bytes: config.slot_bytes,
+        signal: match config.signal {
+            SignalChoice::Immediate => Signal::Immediate,
+            SignalChoice::Atomic => Signal::Atomic,
+        },
+        ..VerbsSettings::default()
+    }
+}
+
+/// The transport that decides how long exchanges take: where several carry, the one between nodes.
+fn carried_by(name: &str) -> TransportChoice {
+    match name {
+        "shm" => TransportChoice::Shm,
+        name if name.contains("tcp") => TransportChoice::Tcp,
+        name if name.contains("verbs") => TransportChoice::Verbs,
+        _ => TransportChoice::Tcp,
+    }
+}
+
 /// Equal for configurations that train the same model in the same way. Folders may differ from process to process, and
-/// threads too.
-fn fingerprint(config: &Config) -> [u8; 32] {
+/// threads too; what a file of measurements says may not.
+fn fingerprint(config: &Config, options: &CommOptions) -> [u8; 32] {
     let mut config = config.clone();
+    config.comm.tuning = None;
     config.run.output_dir = std::path::PathBuf::new();
     config.run.threads = None;
     config.checkpoint.dir = config.checkpoint.dir.map(|_| std::path::PathBuf::new());
-    let text = config.to_commented_toml();
+    let measured = options.tuning.as_ref().map(|tuning| tuning.write()).unwrap_or_default();
+    let text = config.to_commented_toml() + &measured;
     let mut bytes = [0; 32];
     for (seed, part) in (0..).zip(bytes.chunks_exact_mut(16)) {
         part.copy_from_slice(&xxhash_rust::xxh3::xxh3_128_with_seed(text.as_bytes(), seed).to_le_bytes());

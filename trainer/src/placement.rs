@@ -4,7 +4,6 @@
 use crate::build::table_specs;
 use crate::config::{
     CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Hybrid, IdsChoice,
-    TransportChoice,
 };
 use crate::crew::comm_options;
 use crate::data::failed;
@@ -84,8 +83,8 @@ impl Placement {
             ..SplitOptions::new(&specs, Cluster::new(&nodes), step, &optimizer)
         };
         let mut costs = costs(config)?;
-        let transport = if config.run.transport == TransportChoice::Tcp { "tcp" } else { "local" };
-        costs.direct_bytes = comm_options(config).one_step_bytes_of(transport, config.run.ranks) as f64;
+        let one_step = comm_options(config).one_step_bytes_of(config.run.transport.name(), config.run.ranks);
+        costs.direct_bytes = one_step as f64;
         let split =
             split(statistics, &costs, &options).map_err(|error| failed("the rows cannot be split", error))?;
         let partition = Partition::new(&specs, config.run.ranks, split.placements.clone())
@@ -151,10 +150,7 @@ pub fn replicated_limit(config: &Config) -> u64 {
 /// Measured costs, or the defaults of the transport.
 fn costs(config: &Config) -> Result<Costs> {
     let Some(path) = &config.hybrid.latency_table else {
-        return Ok(match config.run.transport {
-            TransportChoice::Tcp => Costs::tcp(),
-            _ => Costs::local(),
-        });
+        return Ok(Costs::of_transport(config.run.transport.name()));
     };
     let text = std::fs::read_to_string(path).map_err(|source| Error::Io {
         action: "read",

@@ -30,6 +30,49 @@ fn a_checkpoint_of_four_ranks_goes_on_on_any_number() {
     assert!(names(&saved).iter().any(|name| name.contains("20")), "the folder saved to is untouched");
 }
 
+/// Four processes that share memory, two pairs of them with TCP between the pairs, TCP alone: the weights of threads.
+#[test]
+fn processes_train_the_weights_of_threads_whatever_carries_their_payload() {
+    let place = Place::new("rows.txt");
+    let train =
+        place.train().with(&["--set", "sum_blocks=4", "--optimizer", "adagrad", "--set", "train.steps=16"]);
+    let threads = train.clone().with(&["--ranks", "4"]).succeeds().digest();
+    for (transport, per_node, ways) in [
+        ("shm", "0", "ranks 0 to 3: inside the node by shm"),
+        ("auto", "2", "ranks 0 to 3: inside the node by shm, between nodes by tcp"),
+        ("tcp", "0", "ranks 0 to 3: inside the node by tcp (asked for)"),
+    ] {
+        let run = train.clone().with(&[
+            "--transport",
+            transport,
+            "--set",
+            &format!("comm.ranks_per_node={per_node}"),
+        ]);
+        let command: Vec<&str> = run.arguments().iter().map(String::as_str).collect();
+        let outcome = Run::new("launch").with(&["-n", "4", "--"]).with(&command).succeeds();
+        assert!(outcome.stderr.contains(ways), "{transport}: {}", outcome.stderr);
+        assert_eq!(outcome.digest(), threads, "{transport}");
+    }
+}
+
+/// A transport that was asked for by name is not replaced: the run ends, and says which rank lacks what.
+#[test]
+fn a_transport_that_is_missing_ends_the_run_by_name() {
+    let place = Place::new("rows.txt");
+    let run = place.train().with(&[
+        "--set",
+        "sum_blocks=4",
+        "--transport",
+        "shm",
+        "--set",
+        "comm.ranks_per_node=1",
+    ]);
+    let command: Vec<&str> = run.arguments().iter().map(String::as_str).collect();
+    let lacks =
+        "transport shm: shared memory joins the ranks of one node, and rank 1 is on another than rank 0";
+    Run::new("launch").with(&["-n", "2", "--"]).with(&command).fails(3, &[lacks]);
+}
+
 /// Half-way other ids become frequent: the split is made anew at the next evaluation, and the weights do not notice.
 #[test]
 fn rows_are_placed_anew_when_other_rows_become_frequent() {

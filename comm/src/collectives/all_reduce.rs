@@ -47,7 +47,7 @@ impl Communicator {
         let mut call = self.call(What::new(Collective::AllReduce, T::CODE, algorithm));
         let chunk = match algorithm {
             Algorithm::Direct => chunk,
-            _ => chunk.min((self.options().chunk_bytes / size_of::<T>()).max(1)),
+            _ => chunk.min(self.all_reduce_piece::<T>(algorithm)),
         };
         for start in (0..data.len()).step_by(chunk) {
             let range = start..data.len().min(start.saturating_add(chunk));
@@ -72,11 +72,28 @@ impl Communicator {
         let one_step = self.options().one_step_bytes_of(transport, self.num_ranks());
         // A sum over a node's ranks must be an exact part of the whole: f16 and bf16 would be rounded on the way.
         let has_levels = T::IS_ITS_SUM && self.topology().aligned_node_size().is_some();
+        let bytes = elements * size_of::<T>();
+        let measured = self.measured_all_reduce(bytes).filter(|_| self.options().one_step_bytes.is_none());
         match self.options().all_reduce {
-            _ if elements * size_of::<T>() <= one_step => Algorithm::Direct,
+            _ if measured == Some(Algorithm::Direct) => Algorithm::Direct,
+            _ if measured == Some(Algorithm::TwoSteps) => Algorithm::TwoSteps,
+            _ if measured.is_none() && bytes <= one_step => Algorithm::Direct,
             AllReduce::Auto if has_levels => Algorithm::Hierarchical,
             _ => Algorithm::TwoSteps,
         }
+    }
+
+    /// Elements of large all-reduces that are done at a time: what a rank adds up of them is shown where it lies, and the
+    /// memory for the rest is bounded.
+    fn all_reduce_piece<T: Element>(&self, algorithm: Algorithm) -> usize {
+        let group = match algorithm {
+            Algorithm::Hierarchical => self.topology().aligned_node_size().unwrap_or(1),
+            _ => self.num_ranks(),
+        };
+        let bounded = self.options().chunk_bytes / size_of::<T>();
+        // Segments are whole cache lines: a piece of whole segments has none that is longer than what can be shown.
+        let shown = (self.transport().in_place_bytes() / size_of::<T>() / 32 * 32).saturating_mul(group);
+        bounded.min(shown).max(1)
     }
 
     /// The sum over ranks, from [`CommOptions::ring_bytes`](crate::CommOptions) on around the ring: the fewest bytes for each

@@ -113,6 +113,12 @@ pub trait Transport: Send + Sync {
         Ok(false)
     }
 
+    /// The longest message that [`Transport::exchange_reading`] shows where it lies; longer ones it may have to copy first. The
+    /// same on all ranks.
+    fn in_place_bytes(&self) -> usize {
+        usize::MAX
+    }
+
     /// Ends the job for all ranks with `error`, unless it has failed already: the first error stays.
     fn abort(&self, error: CommError);
 

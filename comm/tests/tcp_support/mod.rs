@@ -4,8 +4,10 @@
 use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport;
-use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
+use headlong_comm::transport::choose::{ChooseOptions, Network, VerbsNetwork, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
+use headlong_comm::transport::verbs::VerbsSettings;
+use headlong_comm::transport::verbs::fake::{Fabric, Weather};
 use headlong_comm::{CommError, Rank};
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -92,6 +94,10 @@ pub enum Way {
     Shm,
     /// Two ranks to a node: memory inside, TCP between nodes.
     Mixed,
+    /// Every rank on a node of its own, with a card of a fabric of this process.
+    Verbs,
+    /// Two ranks to a node: memory inside, such cards between nodes.
+    Nodes,
 }
 
 impl Way {
@@ -100,11 +106,16 @@ impl Way {
             Way::Tcp => Wanted::Tcp,
             Way::Shm => Wanted::Shm,
             Way::Mixed => Wanted::Auto,
+            Way::Verbs | Way::Nodes => Wanted::Verbs,
         }
     }
 
     pub fn ranks_per_node(self) -> usize {
-        if self == Way::Mixed { 2 } else { 0 }
+        match self {
+            Way::Tcp | Way::Shm => 0,
+            Way::Verbs => 1,
+            Way::Mixed | Way::Nodes => 2,
+        }
     }
 
     /// The name of its transport, among enough ranks for all of its paths.
@@ -113,6 +124,8 @@ impl Way {
             Way::Tcp => "tcp",
             Way::Shm => "shm",
             Way::Mixed => "shm+tcp",
+            Way::Verbs => "verbs",
+            Way::Nodes => "shm+verbs",
         }
     }
 
@@ -122,6 +135,7 @@ impl Way {
             Way::Tcp => &["--transport", "tcp"],
             Way::Shm => &["--transport", "shm"],
             Way::Mixed => &["--transport", "auto", "--ranks-per-node", "2"],
+            Way::Verbs | Way::Nodes => panic!("processes cannot share a fabric of one of them"),
         }
     }
 
@@ -155,6 +169,11 @@ impl Way {
 /// Each of these functions as a test, once for each [`Way`].
 macro_rules! over_every_way {
     ($($name:ident),* $(,)?) => {
+        over_every_way!(processes: $($name),*);
+        over_every_way!(@ verbs, Verbs, $($name),*);
+        over_every_way!(@ nodes, Nodes, $($name),*);
+    };
+    (processes: $($name:ident),* $(,)?) => {
         over_every_way!(@ tcp, Tcp, $($name),*);
         over_every_way!(@ shm, Shm, $($name),*);
         over_every_way!(@ mixed, Mixed, $($name),*);

@@ -1,6 +1,7 @@
 //! The settings of exchanges between ranks and of the hybrid split. None of them changes a result at the same number of
 //! ranks, but `comm.compress`.
 
+use super::verbs::VerbsConfig;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -20,8 +21,14 @@ pub struct CommConfig {
     pub compress: CompressChoice,
     /// Seconds after which a rank that does not come to an exchange ends the run.
     pub deadline_s: f64,
+    /// Which way is the fastest for how many bytes, as measured (`headlong bench tune`); changes no result. Unset: documented
+    /// defaults of the transport.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tuning: Option<PathBuf>,
     /// What NCCL may use.
     pub nccl: NcclConfig,
+    /// How network cards are used.
+    pub verbs: VerbsConfig,
 }
 
 impl Default for CommConfig {
@@ -34,6 +41,8 @@ impl Default for CommConfig {
             compress: CompressChoice::None,
             deadline_s: 120.0,
             nccl: NcclConfig::default(),
+            tuning: None,
+            verbs: VerbsConfig::default(),
         }
     }
 }

@@ -279,6 +279,8 @@ mod tests {
             self.tables.max_rows = Some(1);
             self.data.dictionary = Some("d".into());
             self.hybrid.latency_table = Some("l".into());
+            self.comm.tuning = Some("t".into());
+            self.comm.verbs.gid_index = Some(1);
             self.train.steps = Some(1);
             self.train.sparse_learning_rate = Some(1.0);
             self.train.clip_norm = Some(1.0);

@@ -18,6 +18,7 @@ mod optimizers;
 pub mod render;
 mod table_entries;
 pub mod validate;
+mod verbs;
 
 pub use comm::{
     CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, FeatureChoice, HybridConfig, IdsChoice,
@@ -27,6 +28,7 @@ pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
 };
 pub use table_entries::{GrainName, KeysName, PlacementName, TableEntry};
+pub use verbs::{SignalChoice, VerbsConfig};
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -575,4 +577,17 @@ pub enum TransportChoice {
     Nccl,
     /// InfiniBand verbs.
     Verbs,
+}
+
+impl TransportChoice {
+    /// Of what carries the payload, once that is known; before, of threads.
+    pub fn name(self) -> &'static str {
+        match self {
+            TransportChoice::Auto | TransportChoice::Local => "local",
+            TransportChoice::Shm => "shm",
+            TransportChoice::Tcp => "tcp",
+            TransportChoice::Nccl => "nccl",
+            TransportChoice::Verbs => "verbs",
+        }
+    }
 }

@@ -178,6 +178,8 @@ impl Config {
             ));
         }
         positive("comm.deadline_s", self.comm.deadline_s)?;
+        let verbs = crate::job::verbs_settings(&self.comm.verbs).check();
+        verbs.map_err(|(key, reason)| Error::config(key, reason))?;
         let drift = self.hybrid.repartition_drift;
         if !(0.0..1.0).contains(&drift) {
             return Err(Error::config(
@@ -314,9 +316,9 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
         "\"serial\" and \"overlapped\" on a processor; graphs are captured with run.device = \"cuda\"",
     )?;
     refuse(
-        !matches!(run.transport, TransportChoice::Auto | TransportChoice::Local | TransportChoice::Tcp),
+        run.transport == TransportChoice::Nccl && run.device != DeviceChoice::Cuda,
         format!("run.transport = {}", quoted(&run.transport)),
-        "\"local\" (ranks of one process) and \"tcp\" (processes)",
+        "NCCL between CUDA devices alone (run.device = \"cuda\"); \"auto\", \"shm\", \"verbs\" and \"tcp\" between processes",
     )?;
     refuse(
         !matches!(config.data.cache, CacheData::Off | CacheData::Auto),

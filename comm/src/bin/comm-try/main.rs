@@ -16,7 +16,8 @@ mod device;
 
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport as _;
-use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
+use headlong_comm::transport::choose::{ChooseOptions, VerbsNetwork, Wanted, choose};
+use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::{CommError, CommOptions, Communicator, Rank, launcher_env};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -142,7 +143,8 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     let topology = control.topology().clone();
     say(rank, &format!("joined {} ranks on {} nodes", topology.num_ranks(), topology.num_nodes()));
     sleep(settings.before_choice);
-    let chosen = choose(control, &ChooseOptions { wanted: settings.wanted, network: None })?;
+    let cards = VerbsNetwork::of_machine(VerbsSettings::default());
+    let chosen = choose(control, &ChooseOptions { wanted: settings.wanted, network: Some(&cards) })?;
     if rank == Rank(0) {
         chosen.table().lines().for_each(|line| say(rank, line));
     }

@@ -10,9 +10,11 @@
 //! Every rank tells all others what it can and why it cannot do the rest; all draw the same conclusion from the same words.
 //! What was asked for by name is never replaced by something slower: the error names the first rank that lacks it.
 
+mod network;
 mod table;
 mod words;
 
+pub use network::VerbsNetwork;
 pub use table::Row;
 
 use super::Transport;
@@ -67,7 +69,7 @@ pub trait Network: Send + Sync {
     ///
     /// # Errors
     /// Why not: a library that is missing, a port that is down.
-    fn is_there(&self) -> std::result::Result<(), String>;
+    fn is_there(&self, control: &TcpTransport) -> Verdict;
 
     /// Paths to all of `peers`. Called on all ranks together, if every rank has said that it is there.
     ///
@@ -123,7 +125,7 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
     }
     let (offer, host) = shm::offer(&control);
     let network = match options.network {
-        Some(network) => network.is_there(),
+        Some(network) => network.is_there(&control),
         None => Err("this program has no verbs".to_owned()),
     };
     let words = tell_all(&control, &Word { wanted: options.wanted, offer, network })?;
@@ -140,7 +142,8 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
         paths.extend(network.connect(&control, &decision.verbs_peers(control.rank()))?);
     }
     let rows = table::rows(&decision);
-    Ok(Chosen { transport: Arc::new(PathTransport::new(control, paths, bell)?), rows })
+    let transport = PathTransport::new(control, paths, bell)?.with_in_place_bytes(decision.in_place_bytes());
+    Ok(Chosen { transport: Arc::new(transport), rows })
 }
 
 /// What is worth trying, and what must not be missing.
@@ -217,6 +220,13 @@ struct Decision<'a> {
 impl Decision<'_> {
     fn uses_verbs(&self) -> bool {
         self.verbs.is_ok() && (num_nodes(self.topology) > 1 || self.need.verbs_inside)
+    }
+
+    /// The longest message that memory of the largest node that shares any shows in place.
+    fn in_place_bytes(&self) -> usize {
+        let sizes = self.nodes.iter().enumerate().filter(|(_, verdict)| verdict.is_ok() && self.need.shm);
+        let largest = sizes.map(|(node, _)| self.topology.node_size(node)).max();
+        largest.filter(|&ranks| ranks > 1).map_or(usize::MAX, shm::in_place_bytes)
     }
 
     /// Whom a rank reaches by verbs.

@@ -14,6 +14,7 @@ pub struct PathTransport {
     bell: Box<dyn Bell>,
     engine: Mutex<Engine>,
     name: &'static str,
+    in_place_bytes: usize,
 }
 
 impl PathTransport {
@@ -43,7 +44,12 @@ impl PathTransport {
         }
         let name = name_of(by_rank.iter().flatten().map(|path| path.name()));
         let engine = Mutex::new(Engine::new(by_rank, topology.node_size(topology.node_of(rank))));
-        Ok(Self { control, bell, engine, name })
+        Ok(Self { control, bell, engine, name, in_place_bytes: usize::MAX })
+    }
+
+    /// With the longest message that every path shows which shows any; the same on all ranks.
+    pub fn with_in_place_bytes(self, in_place_bytes: usize) -> Self {
+        Self { in_place_bytes, ..self }
     }
 
     /// The control plane, with what a careful user wants to know.
@@ -111,6 +117,10 @@ impl Transport for PathTransport {
     ) -> Result<bool> {
         self.enter()?.exchange_reading(&self.frame(), id, outgoing, expected, read)?;
         Ok(true)
+    }
+
+    fn in_place_bytes(&self) -> usize {
+        self.in_place_bytes
     }
 
     fn abort(&self, error: CommError) {

@@ -10,6 +10,8 @@ const LARGEST_RING: usize = 1 << 20;
 
 /// Bytes of the part that says what all must agree on.
 const HEAD: usize = 4096;
+/// Bytes of a header, and what messages are filled up to.
+pub const LINE: usize = 64;
 /// Bytes of a bell: it shares no cache line with another, nor a pair of lines that is fetched together.
 const BELL: usize = 128;
 /// Bytes of a pair's counters: the writer's and the reader's.
@@ -31,6 +33,11 @@ impl Layout {
         let share = BUDGET / pairs;
         let power = if share.is_power_of_two() { share } else { share.next_power_of_two() / 2 };
         Self { num_local, ring_bytes: power.clamp(SMALLEST_RING, LARGEST_RING) }
+    }
+
+    /// The longest message that the reader is shown all at once, while the writer goes on with the next.
+    pub fn in_place_bytes(&self) -> usize {
+        self.ring_bytes / 2 - LINE
     }
 
     /// Where the bell of a rank lies, by its local index.

@@ -34,3 +34,8 @@ pub struct Neighbourhood {
     /// This rank's bell.
     pub bell: Box<dyn Bell>,
 }
+
+/// The longest message that a rank of a node with so many shows where it lies.
+pub fn in_place_bytes(num_local: usize) -> usize {
+    layout::Layout::new(num_local).in_place_bytes()
+}

@@ -3,12 +3,12 @@
 //! A message takes a header of 64 bytes and its payload, filled up to 64 bytes; what both sides count are these bytes. Every
 //! step of either counter is whole lines of 64, so that the end of a message always has room for its filling.
 
+use super::layout::LINE;
 use super::segment::{Mirror, Shared};
 use crate::transport::paths::{Head, PathError, Progress};
 use crate::transport::tcp::frame::{HEADER_BYTES, Header};
 use std::sync::atomic::Ordering;
 
-const LINE: usize = 64;
 /// Long messages pass in chunks of this many bytes: the reader copies one while the writer writes the next.
 const CHUNK: usize = 32 << 10;
 
@@ -57,9 +57,9 @@ impl End {
         Ok(Self { segment: segment.clone(), ring, from, to, own: 0, other: 0 })
     }
 
-    /// The longest message of which the reader can be shown all at once, while the writer goes on with the next.
+    /// The longest message that the reader is shown.
     pub fn shows(&self) -> usize {
-        self.ring.len() / 2 - LINE
+        self.segment.layout().in_place_bytes()
     }
 
     /// Whether so many bytes may be written now. Where not, the reader is asked to ring.

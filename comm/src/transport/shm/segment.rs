@@ -121,6 +121,11 @@ impl Segment {
         &self.file
     }
 
+    /// Where everything lies.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// # Safety
     /// `offset` is the place of a `T` in the control part that is only ever accessed as one.
     unsafe fn word<T>(&self, offset: usize) -> &T {

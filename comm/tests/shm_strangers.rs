@@ -1,0 +1,78 @@
+//! Who gets the memory of a node: its ranks, after they have proven themselves, and nobody else.
+
+mod tcp_support;
+
+use headlong_comm::transport::Transport as _;
+use headlong_comm::transport::shm::{Guest, Offer, Table, offer};
+use headlong_comm::transport::tcp::TcpTransport;
+use std::io::{Read as _, Write as _};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::thread;
+
+/// The offers of both ranks of a job, and what the first holds ready.
+fn offers(ranks: &[std::sync::Arc<TcpTransport>]) -> (Vec<Offer>, headlong_comm::transport::shm::Host) {
+    let (first, host) = offer(&ranks[0]);
+    (vec![first, offer(&ranks[1]).0], host.expect("rank 0 is the first of its node"))
+}
+
+fn visit(offer: &Offer) -> UnixStream {
+    let name = offer.socket.as_ref().expect("a socket");
+    UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).expect("a name"))
+        .expect("the socket is open")
+}
+
+#[test]
+fn strangers_at_the_socket_get_nothing_and_the_ranks_still_meet() {
+    let ranks = tcp_support::job(2);
+    let (offers, host) = offers(&ranks);
+    // One says nothing sensible, one leaves at once; both are processes with a number that is known.
+    let mut liar = visit(&offers[0]);
+    liar.write_all(&[7; 68]).expect("it is taken");
+    drop(visit(&offers[0]));
+    let tables: Vec<Table> = ranks.iter().map(|rank| Table::new(rank, &offers)).collect();
+    thread::scope(|scope| {
+        let host = scope.spawn(|| tables[0].meet(Guest::Host(host)).map(|near| near.paths.len()));
+        let guest = scope.spawn(|| tables[1].meet(tables[1].approach(None)).map(|near| near.paths.len()));
+        assert_eq!(host.join().expect("no panic"), Ok(1));
+        assert_eq!(guest.join().expect("no panic"), Ok(1));
+    });
+    let mut heard = Vec::new();
+    let _ = liar.read_to_end(&mut heard);
+    assert_eq!(heard.len(), 32, "a random number to be answered, and no more");
+    ranks.iter().for_each(|rank| assert_eq!(rank.check(), Ok(())));
+}
+
+#[test]
+fn a_host_of_another_process_or_without_the_secret_is_not_believed() {
+    let ranks = tcp_support::job(2);
+    let (mut offers, host) = offers(&ranks);
+    offers[0].process += 1;
+    let refused = |offers: &[Offer]| {
+        let table = Table::new(&ranks[1], offers);
+        table.meet(table.approach(None)).err().expect("it is not believed")
+    };
+    let text = refused(&offers);
+    assert!(text.contains("which no rank of this node has told as its own"), "{text}");
+    // One with the right number, who cannot answer.
+    offers[0].process -= 1;
+    let name = "headlong-test-of-a-liar".to_owned() + &std::process::id().to_string();
+    let address = SocketAddr::from_abstract_name(&name).expect("a name");
+    let listener = std::os::unix::net::UnixListener::bind_addr(&address).expect("a socket");
+    offers[0].socket = Ok(name);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().expect("the guest comes");
+            stream.write_all(&[1; 32]).expect("a number");
+            stream.read_exact(&mut [0; 68]).expect("a claim");
+            stream.write_all(&[2; 32]).expect("a proof that is none, and no memory");
+        });
+        let text = refused(&offers);
+        assert!(text.contains("has not handed out the memory"), "{text}");
+    });
+    drop(host);
+    offers[0].socket = Ok("headlong-nobody-is-here".into());
+    let text = refused(&offers);
+    assert!(text.contains("cannot reach the socket of rank 0"), "{text}");
+    assert!(text.contains("different containers or network namespaces"), "{text}");
+}
