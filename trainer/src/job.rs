@@ -8,7 +8,7 @@ use crate::crew::{local_topology, tuned_comm_options};
 use crate::error::{Error, Result, chain};
 use crate::placement::replicated_limit;
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
-use headlong_comm::transport::choose::{ChooseOptions, VerbsNetwork, Wanted, choose};
+use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Wanted, choose};
 use headlong_comm::transport::verbs::{Signal, VerbsSettings};
 use headlong_comm::{CommError, CommOptions, Communicator, Topology, launcher_env};
 use std::time::Duration;
@@ -55,12 +55,13 @@ impl Job {
             ..JoinOptions::new(launch, fingerprint(&config, &comm_options))
         };
         let control = rendezvous::join(&options).map_err(communication("the ranks did not come together"))?;
-        let cards = VerbsNetwork::of_machine(verbs_settings(&config.comm.verbs));
+        let cards = MachineVerbs::new(&control, verbs_settings(&config.comm.verbs));
         let wanted = wanted(config.run.transport);
         let chosen = choose(control, &ChooseOptions { wanted, network: Some(&cards) })
             .map_err(communication("the ranks have no common way"))?;
         if chosen.transport.rank().0 == 0 && chosen.rows.len() > 1 {
             chosen.table().lines().for_each(|line| eprintln!("{line}"));
+            cards.remarks().iter().for_each(|remark| eprintln!("{remark}"));
         }
         config.run.transport = carried_by(chosen.transport.name());
         let communicator = Some(Communicator::new(chosen.transport, comm_options));

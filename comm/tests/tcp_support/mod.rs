@@ -4,10 +4,10 @@
 use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport;
-use headlong_comm::transport::choose::{ChooseOptions, Network, VerbsNetwork, Wanted, choose};
+use headlong_comm::transport::choose::{ChooseOptions, Network, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
-use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::transport::verbs::fake::{Fabric, Weather};
+use headlong_comm::transport::verbs::{VerbsNetwork, VerbsSettings};
 use headlong_comm::{CommError, Rank};
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -148,12 +148,22 @@ impl Way {
 
     /// Joins all of `all` as threads of this process, and chooses their paths.
     pub fn join_all(self, all: Vec<JoinOptions<'static>>) -> Vec<Arc<dyn Transport>> {
+        let num_ranks = all.len();
         let controls = join_all(all).into_iter().map(|joined| joined.expect("all ranks join"));
-        let options = ChooseOptions { wanted: self.wanted(), network: None };
+        let fabric = Fabric::rails(7, Weather::CALM, num_ranks, 1);
+        let choice = |control: Arc<TcpTransport>| {
+            let (node, local_index) = {
+                let (topology, rank) = (control.topology(), control.rank());
+                (topology.node_of(rank), topology.local_index(rank))
+            };
+            let cards = VerbsNetwork::new(VerbsSettings::default(), fabric.provider(node), local_index);
+            let has_cards = matches!(self, Way::Verbs | Way::Nodes);
+            let network = has_cards.then_some(&cards as &dyn Network);
+            choose(control, &ChooseOptions { wanted: self.wanted(), network })
+        };
         std::thread::scope(|scope| {
-            let options = &options;
-            let choices: Vec<_> =
-                controls.map(|control| scope.spawn(move || choose(control, options))).collect();
+            let choice = &choice;
+            let choices: Vec<_> = controls.map(|control| scope.spawn(move || choice(control))).collect();
             let chosen = choices.into_iter().map(|choice| choice.join().expect("choosing does not panic"));
             chosen.map(|chosen| chosen.expect("the paths are there").transport).collect()
         })

@@ -16,7 +16,7 @@ mod device;
 
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport as _;
-use headlong_comm::transport::choose::{ChooseOptions, VerbsNetwork, Wanted, choose};
+use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Wanted, choose};
 use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::{CommError, CommOptions, Communicator, Rank, launcher_env};
 use std::io::Write as _;
@@ -143,7 +143,7 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     let topology = control.topology().clone();
     say(rank, &format!("joined {} ranks on {} nodes", topology.num_ranks(), topology.num_nodes()));
     sleep(settings.before_choice);
-    let cards = VerbsNetwork::of_machine(VerbsSettings::default());
+    let cards = MachineVerbs::new(&control, VerbsSettings::default());
     let chosen = choose(control, &ChooseOptions { wanted: settings.wanted, network: Some(&cards) })?;
     if rank == Rank(0) {
         chosen.table().lines().for_each(|line| say(rank, line));

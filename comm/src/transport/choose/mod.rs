@@ -14,7 +14,7 @@ mod network;
 mod table;
 mod words;
 
-pub use network::VerbsNetwork;
+pub use network::MachineVerbs;
 pub use table::Row;
 
 use super::Transport;
@@ -69,7 +69,7 @@ pub trait Network: Send + Sync {
     ///
     /// # Errors
     /// Why not: a library that is missing, a port that is down.
-    fn is_there(&self, control: &TcpTransport) -> Verdict;
+    fn is_there(&self) -> Verdict;
 
     /// Paths to all of `peers`. Called on all ranks together, if every rank has said that it is there.
     ///
@@ -125,7 +125,7 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
     }
     let (offer, host) = shm::offer(&control);
     let network = match options.network {
-        Some(network) => network.is_there(&control),
+        Some(network) => network.is_there(),
         None => Err("this program has no verbs".to_owned()),
     };
     let words = tell_all(&control, &Word { wanted: options.wanted, offer, network })?;

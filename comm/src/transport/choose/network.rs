@@ -1,6 +1,6 @@
-//! Verbs as the network of a job.
+//! The network cards of this machine as the network of a job.
 
-use super::Network;
+use super::{Network, Verdict};
 use crate::error::Result;
 use crate::topology::Rank;
 use crate::transport::Transport as _;
@@ -8,39 +8,33 @@ use crate::transport::paths::Path;
 use crate::transport::tcp::TcpTransport;
 use crate::transport::verbs::nic::Provider;
 use crate::transport::verbs::sys::Verbs;
-use crate::transport::verbs::{VerbsSettings, available, connect};
-use std::sync::Arc;
+use crate::transport::verbs::{VerbsNetwork, VerbsSettings};
 
-/// The cards of a provider, and how they are used.
-pub struct VerbsNetwork {
-    /// Or why there are none.
-    provider: std::result::Result<Arc<dyn Provider>, String>,
-    settings: VerbsSettings,
-}
+/// Verbs over this machine's cards, through libibverbs. Where that is missing, this is a network that is not there.
+pub struct MachineVerbs(std::result::Result<VerbsNetwork, String>);
 
-impl VerbsNetwork {
-    /// Over any cards.
-    pub fn new(provider: Arc<dyn Provider>, settings: VerbsSettings) -> Self {
-        Self { provider: Ok(provider), settings }
-    }
-
-    /// Over this machine's, through libibverbs; where it is missing, this is a network that is not there.
-    pub fn of_machine(settings: VerbsSettings) -> Self {
-        let provider = Verbs::open().map(|verbs| verbs as Arc<dyn Provider>);
-        Self { provider: provider.map_err(|error| error.to_string()), settings }
-    }
-}
-
-impl Network for VerbsNetwork {
-    fn is_there(&self, control: &TcpTransport) -> std::result::Result<(), String> {
-        let provider = self.provider.as_ref().map_err(Clone::clone)?;
+impl MachineVerbs {
+    /// For the rank of `control`.
+    pub fn new(control: &TcpTransport, settings: VerbsSettings) -> Self {
         let local_index = control.topology().local_index(control.rank());
-        available(&**provider, &self.settings, local_index).map(drop)
+        let network = |verbs| VerbsNetwork::new(settings, verbs as std::sync::Arc<dyn Provider>, local_index);
+        Self(Verbs::open().map(network).map_err(|error| error.to_string()))
+    }
+
+    /// What a careful user wants to know once paths are connected.
+    pub fn remarks(&self) -> Vec<String> {
+        self.0.as_ref().map(VerbsNetwork::remarks).unwrap_or_default()
+    }
+}
+
+impl Network for MachineVerbs {
+    fn is_there(&self) -> Verdict {
+        self.0.as_ref().map_err(Clone::clone)?.is_there()
     }
 
     fn connect(&self, control: &TcpTransport, peers: &[Rank]) -> Result<Vec<(Rank, Box<dyn Path>)>> {
-        match &self.provider {
-            Ok(provider) => connect(control, &self.settings, Arc::clone(provider), peers),
+        match &self.0 {
+            Ok(network) => network.connect(control, peers),
             // Every rank has said that it is there, this one too.
             Err(reason) => unreachable!("a network that is not there is not connected: {reason}"),
         }
