@@ -1,5 +1,6 @@
 //! The work requests of a link, built once: a step changes lengths and numbers only.
 
+use super::flow::at_once;
 use super::header::HEADER_BYTES;
 use super::layout::{ANSWER, Far, GIVEN_BACK, Layout, Near};
 use super::mistake::Mistake;
@@ -176,7 +177,7 @@ impl Blueprint<'_> {
             Signal::Atomic => {
                 let flags = self.far.flags;
                 let at = Remote { address: flags.address + GIVEN_BACK as u64, ..flags };
-                self.add(CREDIT_ID, at, announced_at_once(&self.layout))
+                self.add(CREDIT_ID, at, at_once(self.layout.slots as u64))
             }
             Signal::Immediate => Request {
                 id: CREDIT_ID,
@@ -187,9 +188,4 @@ impl Blueprint<'_> {
             },
         }
     }
-}
-
-/// So many slots are given back by one count of its own.
-pub(super) fn announced_at_once(layout: &Layout) -> u64 {
-    layout.slots as u64 - 1
 }

@@ -3,14 +3,10 @@
 //! Each direction has a fixed number of slots at its receiver. The sender writes bytes into the next slot, then a header with a
 //! signal; it knows where everything goes before the first message, so that a strip costs half a round trip and nobody asks for
 //! permission. The receiver gives slots back by a count, in the headers of what it sends itself, or, when only one slot would be
-//! left at the sender otherwise, in a message of its own.
-//!
-//! **Why nobody waits for ever.** A sender stands still when all `slots` are out. A receiver that has taken all of them has more
-//! than `slots - 1` to give back, and then says so without being asked. Counts only rise, so that a later one makes up for an
-//! earlier. A count needs no slot, and there are never more than `slots` of them on the way, because each answers strips.
-//! `tests/flow.rs` goes through every order for a few slots.
+//! left at the sender otherwise, in a message of its own (`flow.rs`).
 
-use super::chains::{Blueprint, CREDIT, CREDIT_ID, Chains, announced_at_once};
+use super::chains::{Blueprint, CREDIT, CREDIT_ID, Chains};
+use super::flow::Flow;
 use super::header::{HEADER_BYTES, StripHeader};
 use super::layout::{Far, GIVEN_BACK, Layout, Near};
 use super::mistake::Mistake;
@@ -20,7 +16,7 @@ use crate::topology::Rank;
 use crate::transport::paths::{Head, PathError};
 use std::time::Duration;
 
-/// The connection to one peer, and how far both directions are. Counts begin at 0 and only rise.
+/// The connection to one peer, and how far both directions are.
 pub(super) struct Link {
     rank: Rank,
     /// The peer's port and this side's, for errors.
@@ -31,16 +27,7 @@ pub(super) struct Link {
     signal: Signal,
     mistake: Option<Mistake>,
     gives_up_after: Duration,
-    /// Strips posted, of those complete, of those given back by the peer.
-    sent: u64,
-    complete: u64,
-    given_back: u64,
-    /// Strips that have come, of those taken, of those the peer knows to be taken.
-    arrived: u64,
-    taken: u64,
-    announced: u64,
-    /// Counts of their own that are on the way.
-    counts: u64,
+    flow: Flow,
 }
 
 impl Link {
@@ -66,13 +53,7 @@ impl Link {
             signal,
             mistake,
             gives_up_after: settings.gives_up_after(),
-            sent: 0,
-            complete: 0,
-            given_back: 0,
-            arrived: 0,
-            taken: 0,
-            announced: 0,
-            counts: 0,
+            flow: Flow::new(layout.slots, signal),
         })
     }
 
@@ -99,15 +80,13 @@ impl Link {
 
     /// Whether the next slot may be filled: its receiver has given it back, and the card no longer reads this side's copy.
     fn has_room(&self) -> bool {
-        let slots = self.layout.slots as u64;
-        let back = self.sent - self.given_back < slots || self.mistake == Some(Mistake::IgnoreCredits);
-        let complete = self.sent - self.complete < slots;
-        back && (complete || self.mistake == Some(Mistake::ReuseBeforeCompletion))
+        let back = self.flow.is_back() || self.mistake == Some(Mistake::IgnoreCredits);
+        back && (self.flow.is_complete() || self.mistake == Some(Mistake::ReuseBeforeCompletion))
     }
 
     /// Whether everything that was sent has arrived.
     pub(super) fn is_quiet(&self) -> bool {
-        self.sent == self.complete && self.counts == 0
+        self.flow.is_quiet()
     }
 
     /// Sends one strip of a message if there is room: whether it did.
@@ -124,7 +103,7 @@ impl Link {
         if !self.has_room() {
             return Ok(false);
         }
-        let (head, ticket, given_back) = (*head, self.sent, self.taken as u32);
+        let (head, ticket, given_back) = (*head, self.flow.sent, self.flow.taken as u32);
         let header =
             StripHeader { head, ticket, offset: offset as u64, bytes: bytes.len() as u32, given_back };
         let at = self.layout.send(ticket);
@@ -132,12 +111,9 @@ impl Link {
         near.slots.write(at + HEADER_BYTES, bytes);
         let slot = self.layout.slot(ticket);
         match self.chains.post_strip(slot, bytes.len() as u32, (ticket + 1) as u32) {
-            Ok(()) => self.sent += 1,
+            Ok(()) => self.flow.note_sent(),
             Err(NicError::Full(_)) => return Ok(false),
             Err(error) => return Err(self.fail(PathError::Failed(format!("{}: {error}", self.way)))),
-        }
-        if self.signal == Signal::Immediate {
-            self.announced = self.taken;
         }
         Ok(true)
     }
@@ -148,20 +124,20 @@ impl Link {
     /// What the link has failed with; bytes that are no strip.
     pub(super) fn next_strip(&mut self, near: Near<'_>) -> Result<Option<(StripHeader, usize)>, PathError> {
         if self.mistake == Some(Mistake::PollTheHeader) {
-            let header = self.header(near, self.taken).filter(|header| header.ticket == self.taken);
-            return Ok(header.map(|header| (header, self.layout.receive(self.taken) + HEADER_BYTES)));
+            let header = self.header(near, self.flow.taken).filter(|header| header.ticket == self.flow.taken);
+            return Ok(header.map(|header| (header, self.layout.receive(self.flow.taken) + HEADER_BYTES)));
         }
-        if self.arrived == self.taken {
+        if self.flow.arrived == self.flow.taken {
             return Ok(None);
         }
         let fits = |header: &StripHeader| {
-            header.ticket == self.taken && header.bytes as usize <= self.layout.capacity
+            header.ticket == self.flow.taken && header.bytes as usize <= self.layout.capacity
         };
-        let Some(header) = self.header(near, self.taken).filter(fits) else {
-            let what = format!("{}: slot of strip {} holds something else", self.way, self.taken);
+        let Some(header) = self.header(near, self.flow.taken).filter(fits) else {
+            let what = format!("{}: slot of strip {} holds something else", self.way, self.flow.taken);
             return Err(self.fail(PathError::Failed(what)));
         };
-        Ok(Some((header, self.layout.receive(self.taken) + HEADER_BYTES)))
+        Ok(Some((header, self.layout.receive(self.flow.taken) + HEADER_BYTES)))
     }
 
     fn header(&self, near: Near<'_>, ticket: u64) -> Option<StripHeader> {
@@ -175,27 +151,20 @@ impl Link {
     /// # Errors
     /// What the link has failed with.
     pub(super) fn give_back(&mut self) -> Result<(), PathError> {
-        self.taken += 1;
+        self.flow.taken += 1;
         self.announce()
     }
 
     /// Sends a count of its own where one is due.
     fn announce(&mut self) -> Result<(), PathError> {
-        let at_once = announced_at_once(&self.layout);
-        let may = self.counts < self.layout.slots as u64;
-        if self.taken - self.announced < at_once || !may || self.failed.is_some() {
+        if !self.flow.is_count_due() || self.failed.is_some() {
             return Ok(());
         }
-        match self.chains.post_credit(self.taken as u32 & !CREDIT) {
+        match self.chains.post_credit(self.flow.taken as u32 & !CREDIT) {
             Ok(()) => {
-                self.counts += 1;
-                self.announced = match self.signal {
-                    Signal::Immediate => self.taken,
-                    Signal::Atomic => self.announced + at_once,
-                };
+                self.flow.note_count();
                 Ok(())
             }
-            Err(NicError::Full(_)) => Ok(()),
             Err(error) => Err(self.fail(PathError::Failed(format!("{}: {error}", self.way)))),
         }
     }
@@ -209,45 +178,36 @@ impl Link {
         }
         match completion.kind {
             CompletionKind::Immediate(number) if number & CREDIT != 0 => {
-                self.note_given_back(number, CREDIT - 1);
+                self.flow.note_given_back(number, CREDIT - 1);
             }
             CompletionKind::Immediate(number) => self.note_arrival(near, number),
             _ if completion.id == CREDIT_ID => {
-                self.counts -= 1;
+                self.flow.counts -= 1;
                 let _ = self.announce();
             }
-            _ => self.complete += 1,
+            _ => self.flow.complete += 1,
         }
     }
 
     /// A strip has come: immediates are counted, and each says which it is.
     fn note_arrival(&mut self, near: Near<'_>, number: u32) {
-        let expected = (self.arrived + 1) as u32 & !CREDIT;
+        let expected = (self.flow.arrived + 1) as u32 & !CREDIT;
         if number != expected {
             let what = format!("{}: signal {number} came where {expected} was due", self.way);
             self.fail(PathError::Failed(what));
             return;
         }
-        self.arrived += 1;
-        if let Some(header) = self.header(near, self.arrived - 1) {
-            self.note_given_back(header.given_back, u32::MAX);
-        }
-    }
-
-    /// The peer has given back slots until a count, of which the bits of `mask` are known. Counts may come late, never twice
-    /// around.
-    fn note_given_back(&mut self, count: u32, mask: u32) {
-        let more = count.wrapping_sub(self.given_back as u32) & mask;
-        if u64::from(more) <= self.sent - self.given_back {
-            self.given_back += u64::from(more);
+        self.flow.arrived += 1;
+        if let Some(header) = self.header(near, self.flow.arrived - 1) {
+            self.flow.note_given_back(header.given_back, u32::MAX);
         }
     }
 
     /// What the flags of this link say, where signals are atomics.
     pub(super) fn look_at_flags(&mut self, near: Near<'_>) {
         if self.signal == Signal::Atomic {
-            self.arrived = near.flags.counter(self.layout.flags);
-            self.given_back = near.flags.counter(self.layout.flags + GIVEN_BACK);
+            self.flow.arrived = near.flags.counter(self.layout.flags);
+            self.flow.given_back = near.flags.counter(self.layout.flags + GIVEN_BACK);
         }
     }
 

@@ -10,6 +10,7 @@ mod chains;
 mod choose;
 mod connect;
 pub mod fake;
+mod flow;
 mod header;
 mod hub;
 mod layout;

@@ -3,6 +3,7 @@
 mod flow;
 mod mistakes;
 mod rail;
+mod states;
 
 use super::choose::choose;
 use super::connect::Site;
