@@ -8,14 +8,15 @@ use crate::transport::paths::Path;
 use crate::transport::tcp::TcpTransport;
 use crate::transport::verbs::nic::Provider;
 use crate::transport::verbs::sys::Verbs;
-use crate::transport::verbs::{VerbsNetwork, VerbsSettings};
+use crate::transport::verbs::{VerbsNetwork, VerbsSettings, memory_node};
 
 /// Verbs over this machine's cards, through libibverbs. Where that is missing, this is a network that is not there.
 pub struct MachineVerbs(std::result::Result<VerbsNetwork, String>);
 
 impl MachineVerbs {
-    /// For the rank of `control`.
-    pub fn new(control: &TcpTransport, settings: VerbsSettings) -> Self {
+    /// For the rank of `control`; near the memory that it is bound to, unless the settings say where.
+    pub fn new(control: &TcpTransport, mut settings: VerbsSettings) -> Self {
+        settings.numa_node = settings.numa_node.or_else(memory_node);
         let local_index = control.topology().local_index(control.rank());
         let network = |verbs| VerbsNetwork::new(settings, verbs as std::sync::Arc<dyn Provider>, local_index);
         Self(Verbs::open().map(network).map_err(|error| error.to_string()))

@@ -15,6 +15,7 @@ mod header;
 mod hub;
 mod layout;
 mod link;
+mod memory_node;
 pub mod mistake;
 mod network;
 pub mod nic;
@@ -28,5 +29,6 @@ mod tests;
 
 pub use choose::{Choice, choose};
 pub use connect::{available, connect, connect_with_remarks};
+pub use memory_node::memory_node;
 pub use network::VerbsNetwork;
 pub use settings::{Signal, VerbsSettings};
