@@ -20,6 +20,7 @@ pub mod mistake;
 mod network;
 pub mod nic;
 mod path;
+pub mod pingpong;
 mod probe;
 pub mod rail;
 mod settings;
