@@ -139,6 +139,15 @@ pub enum Error {
     /// A bench was slower than its baseline.
     #[error("slower than the baseline: {0}")]
     SlowerThanBaseline(String),
+    /// Nothing of what was asked for is there: a device, a library, a network card.
+    #[error("skipped: {0}")]
+    Skipped(String),
+    /// A command has taken longer than it was given.
+    #[error("it was not done within {seconds} s")]
+    TimedOut {
+        /// What it was given.
+        seconds: f64,
+    },
 }
 
 fn did_you_mean(nearest: &Option<String>) -> String {
@@ -189,7 +198,7 @@ impl Error {
     }
 
     /// Exit code of the program: 1 failed while running, 2 wrong usage, configuration or plan, 3 communication
-    /// failed, 4 slower than the baseline, 128 + n after signal n.
+    /// failed, 4 slower than the baseline, 77 skipped, 124 out of time, 128 + n after signal n.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::UnknownKey { .. }
@@ -204,6 +213,8 @@ impl Error {
             Self::Communication { .. } => 3,
             Self::Rank { exit_code, .. } => *exit_code,
             Self::SlowerThanBaseline(_) => 4,
+            Self::Skipped(_) => 77,
+            Self::TimedOut { .. } => 124,
             Self::Interrupted { signal } => u8::try_from(128 + signal).unwrap_or(1),
         }
     }

@@ -1,7 +1,7 @@
 //! The program `headlong`: reads the command line, calls the command, prints errors, sets the exit code.
 
 use clap::{CommandFactory as _, Parser as _};
-use headlong::bench::collectives::{self, measure::Operation};
+use headlong::bench::collectives::{self, operation::Operation};
 use headlong::cli::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments};
 use headlong::error::{Error, Result, chain};
 use headlong::{checkpoint_command, config_command, data_command, doctor, inference, output, plan_command};
@@ -75,8 +75,8 @@ fn bench(command: &BenchCommand) -> Result<()> {
         BenchCommand::Alltoallv(arguments) => collectives::run(Operation::AllToAllV, arguments),
         BenchCommand::Sendrecv(arguments) => collectives::run(Operation::SendReceive, arguments),
         BenchCommand::Barrier(arguments) => collectives::run(Operation::Barrier, arguments),
-        BenchCommand::P2p(_) => absent("headlong bench p2p"),
-        BenchCommand::Exchange(_) => absent("headlong bench exchange"),
+        BenchCommand::P2p(arguments) => headlong::bench::p2p::run(arguments),
+        BenchCommand::Exchange(arguments) => headlong::bench::exchange::run(arguments),
         BenchCommand::Tune(arguments) => headlong::bench::tune::run(arguments),
     }
 }

@@ -1,99 +1,125 @@
-//! `headlong bench all_reduce` and its siblings: latency and bandwidth of collectives, in the columns of nccl-tests.
+//! `headlong bench all_reduce` and its siblings: latency and bandwidth of collectives over one backend or several, with the
+//! options and columns of nccl-tests and what they lack: percentiles, skew, sample counts, a baseline, a picture.
+//!
+//! `docs/benchmarking.md` explains every column.
 
 pub mod arguments;
+pub mod backend;
+pub mod baseline;
+mod cards;
+mod compat;
+mod device;
+pub mod dtype;
+pub mod job;
+pub mod known;
 pub mod measure;
+pub mod operation;
+mod plot;
 mod processes;
+pub mod statistics;
+pub mod subject;
 pub mod table;
 
 use crate::error::{Error, Result};
 use crate::output;
-use arguments::{Backend, CollectiveArguments};
-use headlong_comm::{CommError, Communicator};
-use measure::{Operation, Timing, measure};
-use serde::{Deserialize, Serialize};
-use table::Row;
+use arguments::CollectiveArguments;
+use backend::Backend;
+use job::{Answer, Outcome};
+use operation::Operation;
+use std::time::Duration;
+use table::{Report, Row};
 
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong usage; a transport that fails; with `--check`, wrong numbers.
+/// Wrong usage; a transport that fails; wrong data; a baseline that was faster; no backend that is there.
 pub fn run(operation: Operation, arguments: &CollectiveArguments) -> Result<()> {
     arguments.check()?;
-    let mut rows = Vec::new();
-    for &backend in &arguments.backend {
-        let Some(answer) = measure_job(backend, &[operation], arguments)? else { return Ok(()) };
-        let timings = answer.timings.iter().flatten();
-        rows.extend(timings.map(|timing| Row::new(backend.name(), operation, answer.node_of.len(), timing)));
+    let baseline = arguments.baseline.as_ref().map(|file| baseline::read(file)).transpose()?;
+    if let Some(backend) = arguments.worker {
+        return job::run(backend, &[operation], arguments).map(drop);
     }
-    output::answer(&arguments.json, &table::text(&rows), &table::document(&rows))?;
-    match rows.iter().filter_map(|row| row.wrong).sum::<u64>() {
-        0 => Ok(()),
+    end_after(arguments.timeout);
+    let Some(report) = measure(operation, arguments)? else { return Ok(()) };
+    let text = match arguments.compat {
+        true => compat::text(&report, arguments),
+        false => report.text(),
+    };
+    if let Some(file) = &arguments.plot {
+        std::fs::write(file, plot::svg(&report)).map_err(Error::io("write", file))?;
+    }
+    output::answer(&arguments.json, &text, &report.document())?;
+    if arguments.json.json || arguments.compat {
+        report
+            .skipped
+            .iter()
+            .for_each(|(backend, reason)| eprintln!("{}: skipped: {reason}", backend.name()));
+    }
+    judge(&report, baseline.as_ref(), arguments)
+}
+
+/// All backends, round after round in rotated order. None: another process has the answer.
+fn measure(operation: Operation, arguments: &CollectiveArguments) -> Result<Option<Report>> {
+    let mut answers: Vec<(Backend, Option<Answer>)> =
+        arguments.backend.iter().map(|&backend| (backend, None)).collect();
+    let mut skipped: Vec<(Backend, String)> = Vec::new();
+    let (backends, mut is_elsewhere) = (answers.len(), false);
+    for round in 0..arguments.rounds {
+        for turn in 0..backends {
+            let (backend, answer) = &mut answers[(round + turn) % backends];
+            if skipped.iter().any(|(other, _)| other == backend) {
+                continue;
+            }
+            match (job::run(*backend, &[operation], arguments)?, answer) {
+                (Outcome::Measured(more), Some(answer)) => answer.append(more),
+                (Outcome::Measured(first), answer) => *answer = Some(first),
+                (Outcome::Skipped(reason), _) => skipped.push((*backend, reason)),
+                (Outcome::Elsewhere, _) => is_elsewhere = true,
+            }
+        }
+    }
+    if is_elsewhere {
+        return Ok(None);
+    }
+    let rows = answers.iter().filter_map(|(backend, answer)| Some((*backend, answer.as_ref()?)));
+    let rows = rows.flat_map(|(backend, answer)| {
+        answer.cases.iter().map(move |case| Row::new(backend, answer, case, arguments))
+    });
+    Ok(Some(Report::new(operation, rows.collect(), skipped, arguments)))
+}
+
+/// The exit code.
+fn judge(
+    report: &Report,
+    baseline: Option<&baseline::Baseline>,
+    arguments: &CollectiveArguments,
+) -> Result<()> {
+    if report.rows.is_empty() {
+        let reason = |(backend, reason): &(Backend, String)| format!("{}: {reason}", backend.name());
+        let reasons: Vec<String> = report.skipped.iter().map(reason).collect();
+        return Err(Error::Skipped(reasons.join("; ")));
+    }
+    match report.wrong() {
+        0 => baseline.map_or(Ok(()), |baseline| baseline.compare(report, arguments.max_regress.0)),
         wrong => Err(Error::Failed {
-            context: format!("headlong bench {}", operation.name()),
+            context: format!("headlong bench {}", report.operation.name()),
             source: format!("{wrong} elements have arrived wrong").into(),
         }),
     }
 }
 
-/// What a job has measured.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Answer {
-    /// The node of each rank.
-    pub(super) node_of: Vec<usize>,
-    /// For each operation, its sizes.
-    pub(super) timings: Vec<Vec<Timing>>,
-}
-
-/// Measures operations over one transport, in this process or in others. None: another process prints what there is to
-/// print.
-///
-/// # Errors
-/// A transport that fails.
-pub(super) fn measure_job(
-    backend: Backend,
-    operations: &[Operation],
-    arguments: &CollectiveArguments,
-) -> Result<Option<Answer>> {
-    match backend {
-        Backend::Local => over_threads(operations, arguments).map(Some),
-        Backend::Tcp => processes::measure_job(operations, arguments),
+/// Ends the whole command when its time is over, with all processes that it has started: they are tied to this one.
+fn end_after(seconds: f64) {
+    if seconds <= 0.0 {
+        return;
     }
-}
-
-/// All operations and sizes on one rank.
-fn on_one_rank(
-    communicator: &Communicator,
-    operations: &[Operation],
-    arguments: &CollectiveArguments,
-) -> Result<Answer, CommError> {
-    arguments.bind.tie(communicator.rank().0, communicator.num_ranks());
-    let sizes_of = |operation| if operation == Operation::Barrier { vec![0] } else { arguments.sizes() };
-    let sizes = |&operation: &Operation| {
-        let of_size = |bytes| measure(communicator, operation, bytes, &arguments.effort());
-        sizes_of(operation).into_iter().map(of_size).collect::<Result<Vec<_>, _>>()
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    let watch = move || {
+        std::thread::sleep(time);
+        let error = Error::TimedOut { seconds };
+        eprintln!("error: headlong bench: {error}");
+        std::process::exit(i32::from(error.exit_code()));
     };
-    let timings = operations.iter().map(sizes).collect::<Result<Vec<_>, _>>()?;
-    communicator.close()?;
-    let topology = communicator.topology();
-    Ok(Answer { node_of: topology.ranks().map(|rank| topology.node_of(rank)).collect(), timings })
-}
-
-/// Ranks are threads.
-fn over_threads(operations: &[Operation], arguments: &CollectiveArguments) -> Result<Answer> {
-    let ends = Communicator::local(&arguments.topology(), arguments.options());
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let one = |end: Communicator| scope.spawn(move || on_one_rank(&end, operations, arguments));
-        let threads: Vec<_> = ends.into_iter().map(one).collect();
-        threads.into_iter().map(|thread| thread.join()).collect()
-    });
-    let results: Vec<_> = results
-        .into_iter()
-        .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        .collect();
-    let answers = results.into_iter().collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    Ok(answers.into_iter().next().expect("there is at least one rank"))
-}
-
-fn failed(error: CommError) -> Error {
-    Error::Communication { context: "headlong bench".to_owned(), source: error.into() }
+    // Where there is no thread to be had, the command runs without an end: its ranks have deadlines all the same.
+    drop(std::thread::Builder::new().name("bench-timeout".into()).spawn(watch));
 }

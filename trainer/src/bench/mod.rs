@@ -2,7 +2,9 @@
 
 pub mod collectives;
 pub mod data;
+pub mod exchange;
 pub mod iteration;
+pub mod p2p;
 pub mod peak;
 pub mod sample;
 pub mod shapes;

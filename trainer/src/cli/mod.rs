@@ -6,6 +6,8 @@ pub mod train_arguments;
 pub use train_arguments::{LogTarget, TrainArguments, TrainOptions};
 
 use crate::bench::collectives::arguments::CollectiveArguments;
+use crate::bench::exchange::ExchangeArguments;
+use crate::bench::p2p::P2pArguments;
 use crate::bench::tune::TuneArguments;
 use crate::config::OnBadRow;
 use crate::kernels_command;
@@ -17,7 +19,7 @@ use std::path::PathBuf;
 #[command(name = "headlong", version, about, propagate_version = true, max_term_width = 110)]
 #[command(after_help = "Exit codes: 0 done, 1 failed while running, 2 wrong usage, config or plan, \
     3 communication failed, 4 slower than the baseline given, 77 skipped because a device is absent, \
-    130 or 143 stopped by SIGINT or SIGTERM after saving.")]
+    124 out of time, 130 or 143 stopped by SIGINT or SIGTERM after saving.")]
 pub struct Cli {
     /// What to do; without it the help is printed.
     #[command(subcommand)]
@@ -289,10 +291,10 @@ pub enum BenchCommand {
     Sendrecv(CollectiveArguments),
     /// Wait until all have come: latency and bandwidth
     Barrier(CollectiveArguments),
-    /// (not in this build)
-    P2p(Anything),
-    /// (not in this build)
-    Exchange(Anything),
+    /// One verb of RDMA back and forth between two cards, as perftest measures it
+    P2p(P2pArguments),
+    /// The messages of a planned run's step: bytes, time, each table's share
+    Exchange(Box<ExchangeArguments>),
     /// Measure the collectives and write the table of costs that the hybrid split reads
     Tune(TuneArguments),
 }

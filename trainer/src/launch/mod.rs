@@ -78,7 +78,7 @@ fn check(arguments: &LaunchArguments, command: &[OsString]) -> Result<()> {
 }
 
 /// What all ranks have in common, and the bound port.
-fn environment(ranks: usize) -> Result<(OwnedFd, Vec<(&'static str, String)>)> {
+pub(crate) fn environment(ranks: usize) -> Result<(OwnedFd, Vec<(&'static str, String)>)> {
     let reserve = || -> std::io::Result<(OwnedFd, u16)> {
         let socket = rustix::net::socket_with(
             AddressFamily::INET,

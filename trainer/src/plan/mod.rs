@@ -9,6 +9,7 @@ mod device;
 pub mod hybrid;
 mod memory;
 pub mod text;
+pub mod tuned;
 
 pub use cost::StepCost;
 pub use device::DevicePlan;

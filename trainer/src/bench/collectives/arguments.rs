@@ -1,16 +1,22 @@
-//! The flags of `headlong bench all_reduce` and its siblings.
+//! The flags of `headlong bench all_reduce` and its siblings: those of nccl-tests where they exist.
 
-use super::measure::Effort;
+use super::backend::{Backend, RankIs};
+use super::dtype::Dtype;
+use super::measure::{Check, Effort};
+use super::operation::Place;
+use super::statistics::{Average, PERCENTILES, samples_for};
 use crate::cli::JsonOutput;
 use crate::error::{Error, Result};
-use clap::{Args, ValueEnum};
-use headlong_comm::{AllToAll, CommOptions, Topology};
+use clap::{Args, Parser, ValueEnum};
+use headlong_comm::{AllReduce, AllToAll, CommOptions, Compress, Topology};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Arguments of the collectives' benches.
 #[derive(Debug, Clone, Args)]
 pub struct CollectiveArguments {
-    /// Transports, one after the other: local (threads), tcp (processes, which this command starts)
+    /// What to compare, one after the other: local (threads), shm, tcp, verbs (processes, which this command starts), nccl, peer
+    /// (CUDA devices); what is not there is skipped with the reason
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "local")]
     pub backend: Vec<Backend>,
     /// Ranks
@@ -20,32 +26,85 @@ pub struct CollectiveArguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub ranks_per_node: usize,
     /// Smallest buffer of a rank: bytes, with K, M or G for powers of 1024
-    #[arg(short = 'b', long = "min-bytes", value_name = "BYTES", default_value = "1K")]
+    #[arg(short = 'b', long = "min-bytes", alias = "minbytes", value_name = "BYTES", default_value = "1K")]
     pub min_bytes: Bytes,
     /// Largest buffer of a rank
-    #[arg(short = 'e', long = "max-bytes", value_name = "BYTES", default_value = "64M")]
+    #[arg(short = 'e', long = "max-bytes", alias = "maxbytes", value_name = "BYTES", default_value = "64M")]
     pub max_bytes: Bytes,
-    /// From one size to the next
-    #[arg(short = 'f', long = "step-factor", value_name = "X", default_value_t = 4)]
+    /// From one size to the next: so many times as large
+    #[arg(short = 'f', long = "step-factor", alias = "stepfactor", value_name = "X", default_value_t = 4)]
     pub factor: usize,
-    /// Timed calls of each size; as many as fit into --seconds-per-size by default
-    #[arg(short = 'n', long, value_name = "N")]
+    /// From one size to the next: so many bytes more
+    #[arg(
+        short = 'i',
+        long = "step-bytes",
+        alias = "stepbytes",
+        value_name = "BYTES",
+        conflicts_with = "factor"
+    )]
+    pub step: Option<Bytes>,
+    /// Samples of each size and place; as many as fit into --seconds-per-size by default
+    #[arg(short = 'n', long, alias = "iters", value_name = "N")]
     pub iterations: Option<usize>,
     /// Calls before the clock starts
-    #[arg(short = 'w', long, value_name = "N", default_value_t = 3)]
+    #[arg(short = 'w', long, alias = "warmup_iters", value_name = "N", default_value_t = 3)]
     pub warmup: usize,
-    /// Time for each size
+    /// Calls of one sample, which is their mean
+    #[arg(short = 'm', long = "agg-iters", alias = "agg_iters", value_name = "N", default_value_t = 1)]
+    pub aggregate: usize,
+    /// Everything this often, the backends in rotated order; samples are pooled
+    #[arg(short = 'N', long, alias = "run_cycles", value_name = "N", default_value_t = 1)]
+    pub rounds: usize,
+    /// Element types: uint8, int32, uint32, int64, uint64, half, float, bfloat16, or all
+    #[arg(
+        short = 'd',
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "float",
+        hide_possible_values = true
+    )]
+    pub datatype: Vec<Dtype>,
+    /// How numbers are added up: sum is the only way
+    #[arg(short = 'o', long = "redop", alias = "op", value_name = "sum", default_value = "sum")]
+    pub reduction: Reduction,
+    /// Where a broadcast begins
+    #[arg(short = 'r', long, value_name = "RANK", default_value_t = 0)]
+    pub root: usize,
+    /// Look at the data: after every timed call (every), in one more call after them (last or 1), never (off or 0). Exit code 1 if anything
+    /// is wrong
+    #[arg(short = 'c', long, value_name = "every|last|off", num_args = 0..=1, default_value = "last", default_missing_value = "last", hide_possible_values = true)]
+    pub check: Check,
+    /// The column `time` over ranks: 0 rank 0's mean, 1 the mean, 2 the smallest, 3 the largest of the ranks' means
+    #[arg(short = 'a', long, value_name = "0|1|2|3", default_value = "1", hide_possible_values = true)]
+    pub average: Average,
+    /// 1: a barrier after each sample, outside of the clock, so that no rank runs ahead
+    #[arg(short = 'z', long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub blocking: u8,
+    /// On CUDA devices: capture the calls of a sample (-m) in a graph and launch it N times; 0: no graph
+    #[arg(short = 'G', long = "cudagraph", value_name = "N", default_value_t = 0)]
+    pub graph: usize,
+    /// Each rank begins each sample up to this much later than it could, at random
+    #[arg(long, value_name = "US", default_value_t = 0.0)]
+    pub skew: f64,
+    /// Which results: in buffers of their own (out), in the buffer that was sent (in), or first one, then the other
+    #[arg(long, value_name = "both|out|in", default_value = "both", hide_possible_values = true)]
+    pub place: Places,
+    /// Time for each size and place
     #[arg(long, value_name = "S", default_value_t = 0.6)]
     pub seconds_per_size: f64,
-    /// Call once on known numbers first and count the wrong ones; exit code 1 if there are any
-    #[arg(long)]
-    pub check: bool,
+    /// Go on, up to --most-seconds-per-size, until this percentile can be told: 99 takes 1,000 samples, 99.9 takes 10,000
+    #[arg(long, value_name = "P", default_value_t = 90.0)]
+    pub percentile: f64,
+    /// No size and place takes longer than this, but for its first 20 samples
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub most_seconds_per_size: f64,
     /// Way of the parts of alltoall and alltoallv
-    #[arg(long, value_name = "flat|hierarchical|auto", default_value = "auto")]
+    #[arg(long, value_name = "flat|hierarchical|auto", default_value = "auto", hide_possible_values = true)]
     pub exchange: Way,
     /// Tie each rank to a core of its own where there are enough: two ranks that share a core of an idle machine wait for each
     /// other
-    #[arg(long, value_name = "auto|off", default_value = "auto")]
+    #[arg(long, value_name = "auto|off", default_value = "auto", hide_possible_values = true)]
     pub bind: Bind,
     /// Largest all_reduce that takes one step; as measured by default
     #[arg(long, value_name = "BYTES", hide = true)]
@@ -53,33 +112,60 @@ pub struct CollectiveArguments {
     /// Bytes of a larger all_reduce that are summed at a time
     #[arg(long, value_name = "BYTES", hide = true)]
     pub chunk_bytes: Option<Bytes>,
-    /// A rank that does not come for this long ends the bench
+    /// A rank that does not come for this long ends the bench with exit code 3
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub deadline_s: f64,
+    /// The whole command ends after this long with exit code 124; 0: never
+    #[arg(short = 'T', long, value_name = "S", default_value_t = 0.0)]
+    pub timeout: f64,
+    /// Print nccl-tests' columns and nothing else, for scripts that read them
+    #[arg(long, conflicts_with = "json")]
+    pub compat: bool,
+    /// Draw latency and bandwidth by size
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+    /// A JSON document of an earlier run; exit code 4 where a median has become slower than --max-regress allows
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+    /// How much slower than the baseline a median may be
+    #[arg(long, value_name = "X%", default_value = "5%", requires = "baseline")]
+    pub max_regress: Percent,
+    /// Nodes count for nothing in an all_reduce
+    #[arg(skip)]
+    pub flat_sums: bool,
+    /// f32 travels as bf16 in an alltoallv
+    #[arg(skip)]
+    pub compress: bool,
     /// One rank of a job that this command has started
     #[arg(long, hide = true)]
-    pub worker: bool,
+    pub worker: Option<Backend>,
     /// Where the JSON goes
     #[command(flatten)]
     pub json: JsonOutput,
 }
 
-/// A transport that can be measured.
+/// How numbers are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// Ranks are threads of this process.
-    Local,
-    /// Ranks are processes joined over TCP.
-    Tcp,
+pub enum Reduction {
+    /// The sum.
+    Sum,
 }
 
-impl Backend {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Backend::Local => "local",
-            Backend::Tcp => "tcp",
-        }
+/// Which results are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Places {
+    /// Both, the library's own form first.
+    Both,
+    /// Out of place.
+    Out,
+    /// In place.
+    In,
+}
+
+impl Places {
+    /// Whether this one is among them.
+    pub fn has(self, place: Place) -> bool {
+        matches!((self, place), (Places::Both, _) | (Places::Out, Place::Out) | (Places::In, Place::In))
     }
 }
 
@@ -139,7 +225,31 @@ impl std::str::FromStr for Bytes {
     }
 }
 
+/// A share on the command line: `5%` or `5`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Percent(pub f64);
+
+impl std::str::FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number: Result<f64, _> = text.trim_end_matches('%').trim().parse();
+        let number = number.ok().filter(|number| number.is_finite() && *number >= 0.0);
+        number.map(Percent).ok_or_else(|| format!("expected a share like 5%, found `{text}`"))
+    }
+}
+
 impl CollectiveArguments {
+    /// What a command line without any option gives.
+    pub fn defaults() -> Self {
+        #[derive(Parser)]
+        struct Defaults {
+            #[command(flatten)]
+            arguments: CollectiveArguments,
+        }
+        Defaults::parse_from(["bench"]).arguments
+    }
+
     /// Refuses what cannot be measured.
     ///
     /// # Errors
@@ -147,24 +257,47 @@ impl CollectiveArguments {
     pub fn check(&self) -> Result<()> {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         let refuse = |reason: &str| Err(Error::Usage(reason.to_owned()));
+        let counts = [("--ranks", self.ranks), ("-m", self.aggregate), ("-N", self.rounds)];
+        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return refuse(&format!("{name} is above 0"));
+        }
         match self {
-            _ if self.ranks == 0 => refuse("--ranks is above 0"),
             _ if self.min_bytes.0 == 0 || self.max_bytes.0 < self.min_bytes.0 => {
                 refuse("-b is above 0 and not above -e")
             }
             _ if self.factor < 2 => refuse("-f is at least 2"),
+            _ if self.step == Some(Bytes(0)) => refuse("-i is above 0"),
             _ if self.iterations == Some(0) => refuse("-n is above 0"),
+            _ if self.root >= self.ranks => {
+                refuse(&format!("-r {}: there are {} ranks", self.root, self.ranks))
+            }
             _ if !positive(self.seconds_per_size) || !positive(self.deadline_s) => {
                 refuse("--seconds-per-size and --deadline-s are above 0")
+            }
+            _ if !(self.timeout >= 0.0 && self.skew >= 0.0 && self.skew.is_finite()) => {
+                refuse("-T and --skew are not below 0")
+            }
+            _ if !(0.0..100.0).contains(&self.percentile) => refuse("--percentile is below 100"),
+            _ if self.graph > 0 && self.check == Check::Every => {
+                refuse("-c every looks at single calls, -G launches graphs of several: use -c last")
             }
             _ => Ok(()),
         }
     }
 
-    /// The sizes, rising: whole elements.
+    /// The sizes, rising.
     pub fn sizes(&self) -> Vec<usize> {
-        let next = |&bytes: &usize| bytes.checked_mul(self.factor).filter(|&next| next <= self.max_bytes.0);
-        std::iter::successors(Some(self.min_bytes.0), next).map(|bytes| bytes.next_multiple_of(4)).collect()
+        let next = |&bytes: &usize| match self.step {
+            Some(step) => bytes.checked_add(step.0),
+            None => bytes.checked_mul(self.factor),
+        };
+        let fits = |bytes: &usize| *bytes <= self.max_bytes.0;
+        std::iter::successors(Some(self.min_bytes.0), |bytes| next(bytes).filter(fits)).collect()
+    }
+
+    /// The element types, each once.
+    pub fn dtypes(&self) -> Vec<Dtype> {
+        if self.datatype.contains(&Dtype::All) { Dtype::EACH.to_vec() } else { self.datatype.clone() }
     }
 
     /// Ranks and nodes.
@@ -174,16 +307,23 @@ impl CollectiveArguments {
 
     /// How long and how often.
     pub fn effort(&self) -> Effort {
+        let is_captured = self.graph > 0;
         Effort {
             warm_up: self.warmup,
-            iterations: self.iterations,
+            iterations: if is_captured { Some(self.graph) } else { self.iterations },
+            aggregate: if is_captured { 1 } else { self.aggregate },
+            captured: if is_captured { self.aggregate } else { 1 },
             seconds: self.seconds_per_size,
+            needed: samples_for(self.percentile.max(PERCENTILES[0])),
+            most_seconds: self.most_seconds_per_size,
             check: self.check,
+            barrier: self.blocking == 1,
+            skew_us: self.skew,
         }
     }
 
     /// How the communicators work.
-    pub fn options(&self) -> CommOptions {
+    pub fn options(&self, backend: Backend) -> CommOptions {
         let defaults = CommOptions::default();
         CommOptions {
             all_to_all: match self.exchange {
@@ -194,6 +334,12 @@ impl CollectiveArguments {
             one_step_bytes: self.one_step_bytes.map(|bytes| bytes.0),
             chunk_bytes: self.chunk_bytes.map_or(defaults.chunk_bytes, |bytes| bytes.0),
             deadline: Duration::from_secs_f64(self.deadline_s),
+            all_reduce: if self.flat_sums { AllReduce::Flat } else { AllReduce::Auto },
+            compress: if self.compress { Compress::Bf16 } else { Compress::None },
+            between_devices: match backend.rank_is() {
+                RankIs::Device(way) => way,
+                _ => defaults.between_devices,
+            },
             ..defaults
         }
     }
@@ -208,6 +354,8 @@ mod tests {
         for (text, bytes) in [("12", 12), ("1K", 1024), ("4m", 4 << 20), ("2GiB", 2 << 30), ("8kb", 8192)] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
+        assert_eq!("7.5%".parse(), Ok(Percent(7.5)));
+        assert!("-1%".parse::<Percent>().is_err() && "much".parse::<Percent>().is_err());
         for text in ["", "K", "1.5M", "3T", "-1", "99999999999G"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }

@@ -1,63 +1,25 @@
-//! One operation at one size, timed on every rank.
+//! The loop: one subject, timed on every rank.
 //!
-//! What is timed is what `benches/peers/coll_gloo.py` and `coll_mpi.py` time: three calls to warm up, one that says how often to repeat, a
-//! barrier, then call after call on the same buffers, each between two readings of the clock.
+//! Each call stands between two readings of the monotonic clock of its rank; nothing is dropped. Calls come in batches, each after
+//! a barrier: after a batch rank 0 says how many more there are, so that the number of samples follows from what calls really take.
 
+use super::operation::Place;
+use super::subject::Subject;
 use headlong_comm::{Communicator, Rank, Result};
-use std::time::Instant;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
-/// A collective of the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// In place.
-    AllReduce,
-    /// Each rank's buffer holds a part for everybody.
-    ReduceScatter,
-    /// Each rank's buffer is the result.
-    AllGather,
-    /// From rank 0.
-    Broadcast,
-    /// Equal parts.
-    AllToAll,
-    /// Parts of different sizes.
-    AllToAllV,
-    /// To the next rank, from the previous one.
-    SendReceive,
-    /// No data.
-    Barrier,
-}
-
-impl Operation {
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Operation::AllReduce => "all_reduce",
-            Operation::ReduceScatter => "reduce_scatter",
-            Operation::AllGather => "all_gather",
-            Operation::Broadcast => "broadcast",
-            Operation::AllToAll => "alltoall",
-            Operation::AllToAllV => "alltoallv",
-            Operation::SendReceive => "sendrecv",
-            Operation::Barrier => "barrier",
-        }
-    }
-
-    /// Whether it adds.
-    pub fn reduces(self) -> bool {
-        matches!(self, Operation::AllReduce | Operation::ReduceScatter)
-    }
-
-    /// Bus bandwidth is algorithm bandwidth times this, as nccl-tests define it.
-    pub fn bus_factor(self, ranks: usize) -> f64 {
-        let share = (ranks - 1) as f64 / ranks as f64;
-        match self {
-            Operation::AllReduce => 2.0 * share,
-            Operation::ReduceScatter | Operation::AllGather | Operation::AllToAll | Operation::AllToAllV => {
-                share
-            }
-            Operation::Broadcast | Operation::SendReceive | Operation::Barrier => 1.0,
-        }
-    }
+/// When data is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Check {
+    /// After every timed call, outside of the clock: caches are colder then.
+    Every,
+    /// One more call after the timed ones.
+    #[value(alias = "1")]
+    Last,
+    /// Never.
+    #[value(alias = "0")]
+    Off,
 }
 
 /// How long and how often.
@@ -65,158 +27,351 @@ impl Operation {
 pub struct Effort {
     /// Calls before the clock starts.
     pub warm_up: usize,
-    /// Calls that are timed; none: as many as fit into `seconds`, 10 to 20,000.
+    /// Samples; none: as many as fit into `seconds`.
     pub iterations: Option<usize>,
-    /// Time for one size.
+    /// Calls of a sample, which is their mean,
+    pub aggregate: usize,
+    /// each of so many captured ones.
+    pub captured: usize,
+    /// Time for one size and place.
     pub seconds: f64,
-    /// Count wrong elements first.
-    pub check: bool,
+    /// Samples that are worth more time,
+    pub needed: usize,
+    /// which is this.
+    pub most_seconds: f64,
+    /// Data.
+    pub check: Check,
+    /// A barrier after each sample, outside of the clock.
+    pub barrier: bool,
+    /// Before each sample a rank waits up to this long.
+    pub skew_us: f64,
 }
 
-/// Fewest and most calls of a size.
-const ITERATIONS: (f64, f64) = (10.0, 20_000.0);
+/// Fewest samples: a median has ten on each side.
+pub const FEWEST: usize = 20;
 
-/// What one size gave, the same on every rank.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+/// Most samples, where no percentile asks for more.
+pub const MOST: usize = 20_000;
+
+impl Effort {
+    /// How many more samples after `taken` of them in `elapsed` seconds.
+    fn more(&self, taken: usize, elapsed: f64) -> usize {
+        if self.iterations.is_some() {
+            return 0;
+        }
+        let each = (elapsed / taken as f64).max(1e-9);
+        let fit = |seconds: f64| ((seconds - elapsed) / each).max(0.0) as usize;
+        let wanted = match fit(self.seconds) {
+            0 => fit(self.most_seconds).min(self.needed.saturating_sub(taken)),
+            fitting => fitting.min(MOST.max(self.needed).saturating_sub(taken)),
+        };
+        wanted.min(4 * taken)
+    }
+}
+
+/// What one size and place gave, the same on every rank. Times are nanoseconds of a sample.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
-    /// Bytes of one rank's buffer.
-    pub bytes: usize,
-    /// Nanoseconds of each call on rank 0.
-    pub first_rank_ns: Vec<u64>,
-    /// Nanoseconds of each call on the rank where it took longest.
-    pub slowest_ns: Vec<u64>,
+    /// Of the rank where the sample took longest: its completion.
+    pub slowest: Vec<u64>,
+    /// Of the rank where it took shortest.
+    pub fastest: Vec<u64>,
+    /// Of rank 0.
+    pub first_rank: Vec<u64>,
+    /// Between the first and the last rank's begin. Empty where ranks do not share a clock.
+    pub arrival: Vec<u64>,
+    /// All samples of each rank together.
+    pub totals: Vec<u64>,
+    /// The whole loop on rank 0, with all that is not timed.
+    pub wall: u64,
     /// Elements with another value than expected, of all ranks, where asked.
     pub wrong: Option<u64>,
 }
 
-/// Measures one size; all ranks call it.
-///
-/// # Errors
-/// The job's first error.
-pub fn measure(
-    communicator: &Communicator,
-    operation: Operation,
-    bytes: usize,
-    effort: &Effort,
-) -> Result<Timing> {
-    let mut buffers = Buffers::new(communicator, operation, bytes);
-    let wrong = if effort.check { Some(buffers.check(communicator, operation)?) } else { None };
-    if effort.check {
-        // Memory as it comes from the system, as the scripts have it: what is only read need not be in memory at all.
-        buffers = Buffers::new(communicator, operation, bytes);
+impl Timing {
+    /// Adds the samples of another round.
+    pub fn append(&mut self, other: Timing) {
+        self.slowest.extend(other.slowest);
+        self.fastest.extend(other.fastest);
+        self.first_rank.extend(other.first_rank);
+        self.arrival.extend(other.arrival);
+        if self.totals.is_empty() {
+            self.totals = vec![0; other.totals.len()];
+        }
+        self.totals.iter_mut().zip(other.totals).for_each(|(sum, total)| *sum += total);
+        self.wall += other.wall;
+        self.wrong = self.wrong.zip(other.wrong).map(|(one, other)| one + other).or(other.wrong);
     }
-    for _ in 0..effort.warm_up {
-        buffers.call(communicator, operation)?;
-    }
-    let start = Instant::now();
-    buffers.call(communicator, operation)?;
-    let fitting = effort.seconds / start.elapsed().as_secs_f64().max(1e-9);
-    let mut iterations =
-        [effort.iterations.map_or(fitting.clamp(ITERATIONS.0, ITERATIONS.1) as u64, |n| n as u64)];
-    communicator.broadcast(Rank(0), &mut iterations)?;
-    let mut mine = vec![0u64; iterations[0] as usize];
-    communicator.barrier()?;
-    for taken in &mut mine {
-        let start = Instant::now();
-        buffers.call(communicator, operation)?;
-        *taken = start.elapsed().as_nanos() as u64;
-    }
-    let mut all = vec![0; mine.len() * communicator.num_ranks()];
-    communicator.all_gather(&mine, &mut all)?;
-    let slowest = |i: usize| all.iter().skip(i).step_by(mine.len()).copied().max().unwrap_or(0);
-    let slowest_ns = (0..mine.len()).map(slowest).collect();
-    Ok(Timing { bytes, first_rank_ns: all[..mine.len()].to_vec(), slowest_ns, wrong })
 }
 
-/// What a rank sends and receives.
-struct Buffers {
-    /// Elements of a full buffer.
-    count: usize,
-    send: Vec<f32>,
-    recv: Vec<f32>,
-    send_counts: Vec<usize>,
-    recv_counts: Vec<usize>,
+/// Nanoseconds of the system's monotonic clock: one clock for all processes of a machine.
+pub fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-impl Buffers {
-    fn new(communicator: &Communicator, operation: Operation, bytes: usize) -> Self {
-        let (ranks, me) = (communicator.num_ranks(), communicator.rank().0);
-        let count = bytes / size_of::<f32>();
-        let counts = |of: &dyn Fn(usize) -> usize| (0..ranks).map(of).collect::<Vec<usize>>();
-        let send_counts = counts(&|to| uneven(count, ranks, me, to));
-        let recv_counts = counts(&|from| uneven(count, ranks, from, me));
-        let (send, recv) = match operation {
-            Operation::AllReduce | Operation::Broadcast => (count, 0),
-            Operation::ReduceScatter => (count / ranks * ranks, count / ranks),
-            Operation::AllGather => (count / ranks, count / ranks * ranks),
-            Operation::AllToAll => (count / ranks * ranks, count / ranks * ranks),
-            Operation::AllToAllV => (send_counts.iter().sum(), recv_counts.iter().sum()),
-            Operation::SendReceive => (count, count),
-            Operation::Barrier => (0, 0),
-        };
-        Self { count, send: vec![0.0; send], recv: vec![0.0; recv], send_counts, recv_counts }
+/// One rank's way to measure.
+pub struct Stopwatch<'c> {
+    communicator: &'c Communicator,
+    effort: Effort,
+    /// All ranks read the same clock.
+    shares_clock: bool,
+}
+
+impl<'c> Stopwatch<'c> {
+    /// All ranks call it.
+    ///
+    /// # Errors
+    /// The job's first error.
+    pub fn new(communicator: &'c Communicator, effort: Effort) -> Result<Self> {
+        let own = [clock_identity()];
+        let mut all = vec![0; communicator.num_ranks()];
+        communicator.all_gather(&own, &mut all)?;
+        Ok(Self { communicator, effort, shares_clock: all.iter().all(|&clock| clock == own[0]) })
     }
 
-    fn call(&mut self, communicator: &Communicator, operation: Operation) -> Result<()> {
-        let (ranks, me) = (communicator.num_ranks(), communicator.rank().0);
-        let Self { send, recv, send_counts, recv_counts, .. } = self;
-        match operation {
-            Operation::AllReduce => communicator.all_reduce(send),
-            Operation::ReduceScatter => communicator.reduce_scatter(send, recv),
-            Operation::AllGather => communicator.all_gather(send, recv),
-            Operation::Broadcast => communicator.broadcast(Rank(0), send),
-            Operation::AllToAll => communicator.all_to_all(send, recv),
-            Operation::AllToAllV => communicator.all_to_all_v(send, send_counts, recv, recv_counts),
-            Operation::SendReceive => {
-                let (next, previous) = (Rank((me + 1) % ranks), Rank((me + ranks - 1) % ranks));
-                communicator.send_receive(Some((next, &send[..])), Some((previous, &mut recv[..])))
+    /// What its ranks come together over.
+    pub fn communicator(&self) -> &'c Communicator {
+        self.communicator
+    }
+
+    /// Measures one subject; all ranks call it.
+    ///
+    /// # Errors
+    /// The job's first error.
+    pub fn measure(&self, subject: &mut dyn Subject, place: Place) -> Result<Timing> {
+        let Self { communicator, effort, .. } = self;
+        subject.settle(place)?;
+        for _ in 0..effort.warm_up {
+            subject.call(place)?;
+        }
+        let mut ours = Samples { random: communicator.rank().0 as u64, ..Samples::default() };
+        let mut batch = [effort.iterations.unwrap_or(FEWEST) as u64];
+        let started = now();
+        while batch[0] > 0 {
+            ours.reserve(batch[0] as usize);
+            communicator.barrier()?;
+            for _ in 0..batch[0] {
+                ours.take(communicator, subject, place, effort)?;
             }
-            Operation::Barrier => communicator.barrier(),
+            let elapsed = (now() - started) as f64 * 1e-9;
+            batch = [effort.more(ours.begins.len(), elapsed) as u64];
+            communicator.broadcast(Rank(0), &mut batch)?;
         }
+        let wall = now() - started;
+        if effort.check == Check::Last {
+            subject.fill(place)?;
+            subject.call(place)?;
+            ours.wrong = subject.wrong(place)?;
+        }
+        self.share(&ours, wall)
     }
 
-    /// Calls once on small integers, whose sums are exact, and counts the elements of all ranks that are not as they should be.
-    fn check(&mut self, communicator: &Communicator, operation: Operation) -> Result<u64> {
-        let (ranks, me) = (communicator.num_ranks(), communicator.rank().0);
-        self.send.iter_mut().enumerate().for_each(|(i, value)| *value = known(me, i));
-        self.call(communicator, operation)?;
-        let sum = |i: usize| (0..ranks).map(|rank| known(rank, i)).sum();
-        let wrong = |found: &[f32], expected: &dyn Fn(usize) -> f32| {
-            found.iter().enumerate().filter(|&(i, &found)| found != expected(i)).count() as u64
+    /// What all ranks have, on all ranks.
+    fn share(&self, ours: &Samples, wall: u64) -> Result<Timing> {
+        let (ranks, len) = (self.communicator.num_ranks(), ours.begins.len());
+        let calls = (self.effort.aggregate * self.effort.captured) as u64;
+        let (mut begins, mut ends, mut wrong) = (vec![0; ranks * len], vec![0; ranks * len], [ours.wrong]);
+        self.communicator.all_gather(&ours.begins, &mut begins)?;
+        self.communicator.all_gather(&ours.ends, &mut ends)?;
+        self.communicator.all_reduce(&mut wrong)?;
+        let took = |rank: usize, i: usize| (ends[rank * len + i] - begins[rank * len + i]) / calls;
+        let most = |of: &dyn Fn(usize) -> u64| (0..ranks).map(of).max().unwrap_or(0);
+        let least = |of: &dyn Fn(usize) -> u64| (0..ranks).map(of).min().unwrap_or(0);
+        let each = |of: &dyn Fn(usize) -> u64| (0..len).map(of).collect::<Vec<u64>>();
+        let begin = |i: usize| move |rank: usize| rank * len + i;
+        let arrival = |i: usize| {
+            let at = begin(i);
+            most(&|rank| begins[at(rank)]) - least(&|rank| begins[at(rank)])
         };
-        let part = self.recv.len() / ranks.max(1);
-        let mine = match operation {
-            Operation::AllReduce => wrong(&self.send, &sum),
-            Operation::ReduceScatter => wrong(&self.recv, &|i| sum(me * self.recv.len() + i)),
-            Operation::AllGather => wrong(&self.recv, &|i| known(i / part, i % part)),
-            Operation::Broadcast => wrong(&self.send, &|i| known(0, i)),
-            Operation::AllToAll => wrong(&self.recv, &|i| known(i / part, me * part + i % part)),
-            Operation::AllToAllV => wrong(&self.recv, &self.parts_of_any_size(ranks, me)),
-            Operation::SendReceive => wrong(&self.recv, &|i| known((me + ranks - 1) % ranks, i)),
-            Operation::Barrier => 0,
-        };
-        let mut total = [mine];
-        communicator.all_reduce(&mut total)?;
-        Ok(total[0])
-    }
-
-    fn parts_of_any_size(&self, ranks: usize, me: usize) -> impl Fn(usize) -> f32 + use<> {
-        let mut expected = Vec::with_capacity(self.recv.len());
-        for (from, &len) in self.recv_counts.iter().enumerate() {
-            let begin: usize = (0..me).map(|to| uneven(self.count, ranks, from, to)).sum();
-            expected.extend((begin..begin + len).map(|i| known(from, i)));
-        }
-        move |i| expected[i]
+        Ok(Timing {
+            slowest: each(&|i| most(&|rank| took(rank, i))),
+            fastest: each(&|i| least(&|rank| took(rank, i))),
+            first_rank: each(&|i| took(0, i)),
+            arrival: if self.shares_clock { each(&arrival) } else { Vec::new() },
+            totals: (0..ranks).map(|rank| (0..len).map(|i| took(rank, i)).sum()).collect(),
+            wall,
+            wrong: (self.effort.check != Check::Off).then_some(wrong[0]),
+        })
     }
 }
 
-/// Elements from one rank to another in an exchange of parts of different sizes: 1 to `ranks` shares.
-fn uneven(count: usize, ranks: usize, from: usize, to: usize) -> usize {
-    let shares = ranks * (ranks + 1) / 2;
-    count / shares * (1 + (from + to) % ranks)
+/// Equal for processes that read one clock: a boot of a machine, and its time namespace.
+fn clock_identity() -> u64 {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    xxhash_rust::xxh3::xxh3_64(format!("{boot} {}", namespace.display()).as_bytes())
 }
 
-/// A small integer.
-fn known(rank: usize, i: usize) -> f32 {
-    ((rank * 31 + i * 7) % 61) as f32
+/// One rank's samples.
+#[derive(Default)]
+struct Samples {
+    begins: Vec<u64>,
+    ends: Vec<u64>,
+    wrong: u64,
+    random: u64,
+}
+
+impl Samples {
+    /// Makes room before the clock runs.
+    fn reserve(&mut self, samples: usize) {
+        self.begins.reserve(samples);
+        self.ends.reserve(samples);
+    }
+
+    fn take(
+        &mut self,
+        communicator: &Communicator,
+        subject: &mut dyn Subject,
+        place: Place,
+        effort: &Effort,
+    ) -> Result<()> {
+        if effort.check == Check::Every {
+            subject.fill(place)?;
+        }
+        if effort.skew_us > 0.0 {
+            self.arrive_late(effort.skew_us);
+        }
+        self.begins.push(now());
+        for _ in 0..effort.aggregate {
+            subject.call(place)?;
+        }
+        self.ends.push(now());
+        if effort.check == Check::Every {
+            self.wrong += subject.wrong(place)?;
+        }
+        if effort.barrier {
+            communicator.barrier()?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the core busy, as a rank does that still computes.
+    fn arrive_late(&mut self, most_us: f64) {
+        let share = (splitmix(&mut self.random) >> 11) as f64 / (1_u64 << 53) as f64;
+        let until = now() + (share * most_us * 1000.0) as u64;
+        while now() < until {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// The next number of a sequence that every run repeats.
+fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EFFORT: Effort = Effort {
+        warm_up: 0,
+        iterations: None,
+        aggregate: 1,
+        captured: 1,
+        seconds: 1.0,
+        needed: 0,
+        most_seconds: 10.0,
+        check: Check::Off,
+        barrier: false,
+        skew_us: 0.0,
+    };
+
+    #[test]
+    fn as_many_samples_as_fit_or_as_a_percentile_needs() {
+        assert_eq!(EFFORT.more(20, 0.001), 80, "no batch is more than four times what is known");
+        assert_eq!(EFFORT.more(1000, 0.5), 1000, "half of the time is left");
+        assert_eq!(EFFORT.more(1000, 1.5), 0);
+        assert_eq!(EFFORT.more(MOST, 0.1), 0);
+        let tail = Effort { needed: 10_000, ..EFFORT };
+        assert_eq!(tail.more(5000, 1.5), 5000, "p99.9 needs ten thousand");
+        assert_eq!(tail.more(9000, 9.0), 1000);
+        assert_eq!(tail.more(5000, 10.1), 0, "but not for ever");
+        assert_eq!(Effort { iterations: Some(7), ..EFFORT }.more(7, 0.0), 0);
+    }
+
+    /// A subject that times itself, too.
+    struct Watched<'a> {
+        subject: Box<dyn Subject + 'a>,
+        own: Vec<u64>,
+    }
+
+    impl Subject for Watched<'_> {
+        fn fill(&mut self, place: Place) -> Result<()> {
+            self.subject.fill(place)
+        }
+
+        fn settle(&mut self, place: Place) -> Result<()> {
+            self.subject.settle(place)
+        }
+
+        fn call(&mut self, place: Place) -> Result<()> {
+            let begin = std::time::Instant::now();
+            let called = self.subject.call(place);
+            self.own.push(begin.elapsed().as_nanos() as u64);
+            called
+        }
+
+        fn wrong(&mut self, place: Place) -> Result<u64> {
+            self.subject.wrong(place)
+        }
+    }
+
+    #[test]
+    fn figures_are_those_of_an_independent_stopwatch() {
+        let (ranks, calls) = (2, 400);
+        let topology = headlong_comm::Topology::one_node(ranks);
+        let answers = headlong_comm::testing::run_ranks(&topology, |communicator| {
+            let effort = Effort { iterations: Some(calls), aggregate: 2, warm_up: 3, ..EFFORT };
+            let operation = crate::bench::collectives::operation::Operation::AllReduce;
+            let me = communicator.rank().0;
+            let case = super::super::operation::Case { operation, count: 16 << 10, root: Rank(0), ranks, me };
+            let subject = super::super::dtype::Dtype::Float.host_buffers(communicator, case);
+            let mut watched = Watched { subject, own: Vec::new() };
+            let stopwatch = Stopwatch::new(communicator, effort).expect("ranks of one process");
+            let timing = stopwatch.measure(&mut watched, Place::In).expect("a measurement");
+            assert!(stopwatch.shares_clock && timing.arrival.len() == calls);
+            (timing, watched.own.split_off(3))
+        });
+        let own: Vec<Vec<u64>> = answers.iter().map(|(_, own)| own.clone()).collect();
+        let timing = &answers[0].0;
+        let near = |found: f64, expected: f64| {
+            assert!((found / expected - 1.0).abs() < 0.2, "{found} ns, the other stopwatch has {expected}");
+        };
+        for (rank, own) in own.iter().enumerate() {
+            assert_eq!(own.len(), 2 * calls);
+            near(timing.totals[rank] as f64, own.iter().sum::<u64>() as f64 / 2.0);
+        }
+        let sample = |own: &[u64], i: usize| (own[2 * i] + own[2 * i + 1]) / 2;
+        let median = |mut all: Vec<u64>| {
+            all.sort_unstable();
+            all[all.len() / 2] as f64
+        };
+        near(median(timing.first_rank.clone()), median((0..calls).map(|i| sample(&own[0], i)).collect()));
+        let slowest = |i: usize| sample(&own[0], i).max(sample(&own[1], i));
+        near(median(timing.slowest.clone()), median((0..calls).map(slowest).collect()));
+    }
+
+    #[test]
+    fn a_late_rank_shows_as_skew() {
+        let answers =
+            headlong_comm::testing::run_ranks(&headlong_comm::Topology::one_node(2), |communicator| {
+                let effort = Effort { iterations: Some(100), skew_us: 2000.0, ..EFFORT };
+                let operation = crate::bench::collectives::operation::Operation::Barrier;
+                let me = communicator.rank().0;
+                let case = super::super::operation::Case { operation, count: 0, root: Rank(0), ranks: 2, me };
+                let mut subject = super::super::dtype::Dtype::Float.host_buffers(communicator, case);
+                let stopwatch = Stopwatch::new(communicator, effort).expect("ranks of one process");
+                stopwatch.measure(subject.as_mut(), Place::Out).expect("a measurement")
+            });
+        let timing = &answers[0];
+        let mean = |of: &[u64]| of.iter().sum::<u64>() / of.len() as u64;
+        // Two numbers from 0 to 2,000 are 667 apart on average.
+        assert!(mean(&timing.arrival) > 400_000, "{} ns", mean(&timing.arrival));
+        assert!(mean(&timing.slowest) > 400_000, "who comes first waits for the other");
+    }
 }

@@ -1,14 +1,16 @@
-//! Ranks as processes joined over TCP: started here, or by a launcher whose variables say who this process is.
+//! Ranks as processes: started here, or by a launcher whose variables say who this process is.
 
 use super::arguments::CollectiveArguments;
-use super::measure::Operation;
-use super::{Answer, failed, on_one_rank};
+use super::backend::Backend;
+use super::cards;
+use super::job::{Job, Outcome, failed};
 use crate::error::{Error, Result};
-use crate::output;
+use crate::{launch, output};
 use headlong_comm::launcher_env::{self, Launch};
 use headlong_comm::rendezvous::{self, JoinOptions};
+use headlong_comm::transport::Transport as _;
+use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
 use headlong_comm::{CommError, Communicator, Rank};
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,64 +18,86 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Time for all processes to find each other.
 const RENDEZVOUS: Duration = Duration::from_secs(30);
 
-/// Measures in a job of processes: the one that a launcher has started this process for, or one of its own. None: another
-/// process has the answer.
+/// Whether this process is one of several that a launcher has started.
+pub fn is_one_of_several() -> bool {
+    launcher_env::read().is_ok_and(|launch| launch.is_some())
+}
+
+/// Measures in a job of processes: the one that a launcher has started this process for, or one of its own.
 ///
 /// # Errors
 /// The job's first error; a process that cannot be started.
-pub fn measure_job(operations: &[Operation], arguments: &CollectiveArguments) -> Result<Option<Answer>> {
+pub fn run(job: &Job<'_>, wanted: Wanted) -> Result<Outcome> {
     match launcher_env::read().map_err(failed)? {
-        Some(launch) => as_rank(operations, arguments, launch),
-        None if arguments.worker => {
+        Some(launch) => as_rank(job, wanted, launch),
+        None if job.arguments.worker.is_some() => {
             Err(Error::Usage("--worker is for processes that `headlong bench` has started".to_owned()))
         }
-        None => over_processes(arguments.ranks).map(Some),
+        None => over_processes(job),
     }
 }
 
 /// Measures as one rank of a job. Rank 0 has the answer, or prints it for the process that has started the job.
-fn as_rank(
-    operations: &[Operation],
-    arguments: &CollectiveArguments,
-    launch: Launch,
-) -> Result<Option<Answer>> {
-    let communicator = join(arguments, launch).map_err(failed)?;
-    let answer = on_one_rank(&communicator, operations, arguments).map_err(failed)?;
-    match (communicator.rank(), arguments.worker) {
-        (Rank(0), false) => Ok(Some(answer)),
-        (Rank(0), true) => output::print(&serde_json::json!(answer).to_string()).map(|()| None),
-        _ => Ok(None),
+fn as_rank(job: &Job<'_>, wanted: Wanted, launch: Launch) -> Result<Outcome> {
+    let rank = launch.rank;
+    let arguments = CollectiveArguments { ranks: launch.world_size, ..job.arguments.clone() };
+    arguments.check()?;
+    let answer = match join(job.backend, wanted, &arguments, launch) {
+        Ok(communicator) => {
+            let job = Job { arguments: &arguments, ..job.clone() };
+            Outcome::Measured(job.on_one_rank(&communicator).map_err(failed)?)
+        }
+        // What was asked for by name and is not there: every rank hears which rank lacks it.
+        Err(CommError::Setting { reason, .. }) if wanted != Wanted::Tcp => Outcome::Skipped(reason),
+        Err(error) => return Err(failed(error)),
+    };
+    match (rank, arguments.worker) {
+        (Rank(0), None) => Ok(answer),
+        (Rank(0), Some(_)) => {
+            output::print(&serde_json::json!(answer).to_string()).map(|()| Outcome::Elsewhere)
+        }
+        _ => Ok(Outcome::Elsewhere),
     }
 }
 
-fn join(arguments: &CollectiveArguments, launch: Launch) -> std::result::Result<Communicator, CommError> {
+fn join(
+    backend: Backend,
+    wanted: Wanted,
+    arguments: &CollectiveArguments,
+    launch: Launch,
+) -> std::result::Result<Communicator, CommError> {
     let mut fingerprint = [0; 32];
-    let sizes = (arguments.sizes(), arguments.iterations, arguments.warmup, arguments.check);
-    fingerprint[..8]
-        .copy_from_slice(&xxh3_64(format!("{sizes:?} {:?}", arguments.options()).as_bytes()).to_le_bytes());
+    let sizes = (backend, arguments.sizes(), arguments.dtypes(), arguments.root, arguments.place);
+    let effort = (arguments.effort(), arguments.options(backend));
+    fingerprint[..8].copy_from_slice(&xxh3_64(format!("{sizes:?} {effort:?}").as_bytes()).to_le_bytes());
     let mut options = JoinOptions::new(launch, fingerprint);
     options.ranks_per_node = arguments.ranks_per_node;
-    options.deadlines.operation = arguments.options().deadline;
+    options.deadlines.operation = arguments.options(backend).deadline;
     options.deadlines.rendezvous = RENDEZVOUS;
-    Ok(Communicator::new(rendezvous::join(&options)?, arguments.options()))
+    let control = rendezvous::join(&options)?;
+    let local_index = control.topology().local_index(control.rank());
+    let cards = (wanted == Wanted::Verbs).then(|| cards::find(local_index));
+    let chosen = choose(control, &ChooseOptions { wanted, network: cards.as_deref() })?;
+    Ok(Communicator::new(chosen.transport, arguments.options(backend)))
 }
 
 /// Starts a process for each rank, with this command's own arguments, and takes the answer of rank 0.
-fn over_processes(ranks: usize) -> Result<Answer> {
+fn over_processes(job: &Job<'_>) -> Result<Outcome> {
+    let (backend, ranks) = (job.backend, job.arguments.ranks);
     let wrong = |reason: String| Error::Communication {
-        context: "headlong bench --backend tcp".to_owned(),
+        context: format!("headlong bench --backend {}", backend.name()),
         source: reason.into(),
     };
-    let job = Job::new().map_err(failed)?;
-    let mut children = Vec::with_capacity(ranks);
+    let (_port, environment) = launch::environment(ranks)?;
+    let mut crew = Crew(Vec::with_capacity(ranks));
     for rank in 0..ranks {
-        children
-            .push(job.start(rank, ranks).map_err(|error| wrong(format!("starting rank {rank}: {error}")))?);
+        let child = start(job, rank, &environment);
+        crew.0.push(child.map_err(|error| wrong(format!("starting rank {rank}: {error}")))?);
     }
-    let first = children.remove(0).wait_with_output();
+    let first = crew.0.remove(0).wait_with_output();
     // The first to fail tells why on standard error; the others hear of it and end by themselves.
     let mut successes = vec![first.as_ref().is_ok_and(|output| output.status.success())];
-    for mut child in children {
+    for mut child in std::mem::take(&mut crew.0) {
         successes.push(child.wait().is_ok_and(|status| status.success()));
     }
     if let Some(rank) = successes.iter().position(|&success| !success) {
@@ -83,38 +107,28 @@ fn over_processes(ranks: usize) -> Result<Answer> {
     serde_json::from_slice(&output.stdout).map_err(|error| wrong(format!("the answer of rank 0: {error}")))
 }
 
-/// What the processes of a job must know of each other.
-struct Job {
-    port: u16,
-    secret: String,
+/// Processes that end when nobody waits for them any more.
+struct Crew(Vec<Child>);
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            drop(child.kill().and_then(|()| child.wait()));
+        }
+    }
 }
 
-impl Job {
-    fn new() -> std::result::Result<Self, CommError> {
-        let free_port = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr();
-        let port = free_port().map_err(|error| CommError::System {
-            what: "looking for a free port".to_owned(),
-            reason: error.to_string(),
-        })?;
-        let secret = rendezvous::proof::nonce()?.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { port: port.port(), secret })
-    }
-
-    /// Starts this program again with the same arguments, as one rank.
-    fn start(&self, rank: usize, ranks: usize) -> std::io::Result<Child> {
-        Command::new(std::env::current_exe()?)
-            .args(std::env::args_os().skip(1))
-            .arg("--worker")
-            .env("HEADLONG_RANK", rank.to_string())
-            .env("HEADLONG_WORLD_SIZE", ranks.to_string())
-            .env("HEADLONG_LOCAL_RANK", rank.to_string())
-            .env("HEADLONG_LOCAL_SIZE", ranks.to_string())
-            .env("HEADLONG_MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string())
-            .env("HEADLONG_MASTER_PORT", self.port.to_string())
-            .env("HEADLONG_JOB", format!("bench-{}", self.port))
-            .env("HEADLONG_SECRET", &self.secret)
-            .stdin(Stdio::null())
-            .stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() })
-            .spawn()
-    }
+/// Starts this program again with the same arguments, as one rank.
+fn start(job: &Job<'_>, rank: usize, environment: &[(&'static str, String)]) -> std::io::Result<Child> {
+    Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .args(["--worker", job.backend.name()])
+        .args(&job.worker_arguments)
+        .env_remove("HEADLONG_SECRET_FILE")
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .env("HEADLONG_RANK", rank.to_string())
+        .env("HEADLONG_LOCAL_RANK", rank.to_string())
+        .stdin(Stdio::null())
+        .stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() })
+        .spawn()
 }

@@ -1,195 +1,280 @@
-//! What was measured, as a table in the columns of nccl-tests, and as JSON.
+//! What was measured, as a table with nccl-tests' columns and more, and as JSON.
 
-use super::measure::{Operation, Timing};
+use super::arguments::CollectiveArguments;
+use super::backend::{Backend, RankIs};
+use super::dtype::Dtype;
+use super::job::{Answer, Measured};
+use super::operation::{Operation, Place};
+use super::statistics::{Figures, PERCENTILES};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// One size of one operation over one transport.
+/// One operation, type and size over one backend.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// The transport's name.
-    pub backend: &'static str,
+    /// What carried it.
+    pub backend: Backend,
     /// What was called.
     pub operation: Operation,
+    /// On which elements.
+    pub dtype: Dtype,
     /// How many ranks called it.
     pub ranks: usize,
-    /// Bytes of one rank's buffer.
+    /// On how many nodes.
+    pub nodes: usize,
+    /// Where a broadcast begins; -1 for all else.
+    pub root: i64,
+    /// The column `size`.
     pub bytes: usize,
-    /// Wrong elements, where asked.
-    pub wrong: Option<u64>,
-    /// Times of rank 0, microseconds, rising.
-    times_us: Vec<f64>,
-    mean_us: f64,
-    /// Median of the slowest rank's times.
-    slowest_p50_us: f64,
+    /// The column `count`.
+    pub count: usize,
+    /// The library's own form first.
+    pub places: Vec<(Place, Figures)>,
 }
 
 impl Row {
-    /// Sums up one size.
-    pub fn new(backend: &'static str, operation: Operation, ranks: usize, timing: &Timing) -> Self {
-        let us = |ns: &[u64]| {
-            let mut us: Vec<f64> = ns.iter().map(|&ns| ns as f64 * 1e-3).collect();
-            us.sort_by(f64::total_cmp);
-            us
-        };
-        let times_us = us(&timing.first_rank_ns);
+    /// Sums up what was measured.
+    pub fn new(backend: Backend, answer: &Answer, case: &Measured, arguments: &CollectiveArguments) -> Self {
+        let figures = |(place, timing): &(Place, _)| (*place, Figures::new(timing, arguments.average));
         Self {
             backend,
-            operation,
-            ranks,
-            bytes: timing.bytes,
-            wrong: timing.wrong,
-            mean_us: times_us.iter().sum::<f64>() / times_us.len().max(1) as f64,
-            slowest_p50_us: median(&us(&timing.slowest_ns)),
-            times_us,
+            operation: case.operation,
+            dtype: case.dtype,
+            ranks: answer.node_of.len(),
+            nodes: answer.node_of.iter().max().map_or(1, |last| last + 1),
+            root: if case.operation == Operation::Broadcast { arguments.root as i64 } else { -1 },
+            bytes: case.bytes,
+            count: case.count,
+            places: case.places.iter().map(figures).collect(),
         }
     }
 
-    /// Median time of rank 0, microseconds.
-    pub fn p50_us(&self) -> f64 {
-        median(&self.times_us)
+    /// The library's own form, or the only one that was asked for.
+    pub fn main(&self) -> &(Place, Figures) {
+        &self.places[0]
     }
 
-    /// The time that a share of the calls does not exceed: the nearest rank, on all samples.
-    fn percentile_us(&self, share: f64) -> f64 {
-        let at = (share * self.times_us.len() as f64).ceil() as usize;
-        self.times_us.get(at.max(1) - 1).copied().unwrap_or(f64::NAN)
+    /// The figures of one place.
+    pub fn at(&self, place: Place) -> Option<&Figures> {
+        self.places.iter().find(|(other, _)| *other == place).map(|(_, figures)| figures)
     }
 
-    /// Whether there are enough samples for a percentile to mean something.
-    fn has(&self, share: f64) -> bool {
-        self.times_us.len() as f64 * (1.0 - share) >= 10.0 - 1e-9
+    /// The column `redop`.
+    pub fn reduction(&self) -> &'static str {
+        if self.operation.reduces() { "sum" } else { "none" }
     }
 
-    /// Gigabytes per second at the mean time.
-    fn algorithm_gb_per_s(&self) -> f64 {
-        self.bytes as f64 / self.mean_us * 1e-3
+    /// Gigabytes per second: the columns `algbw` and `busbw`.
+    pub fn bandwidths(&self, figures: &Figures) -> (f64, f64) {
+        let algorithm = self.bytes as f64 / figures.time_us * 1e-3;
+        (algorithm, algorithm * self.operation.bus_factor(self.ranks))
     }
 
-    fn line(&self) -> String {
-        let reduction = if self.operation.reduces() { "sum" } else { "none" };
-        let algorithm = self.algorithm_gb_per_s();
-        let bus = algorithm * self.operation.bus_factor(self.ranks);
-        let wrong = self.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
-        let known = |share| {
-            if self.has(share) { format!("{:.2}", self.percentile_us(share)) } else { "-".to_owned() }
-        };
-        format!(
-            "{:>12} {:>12} {:>8} {:>6} {:>6} {:>10.2} {:>8.2} {:>8.2} {:>7} {:>10.2} {:>10} {:>10} {:>10.2} {:>7}",
+    fn line(&self, place: Place, figures: &Figures) -> String {
+        let (algorithm, bus) = self.bandwidths(figures);
+        let wrong = figures.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
+        let known = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
+        let place = if place == Place::Out { "out" } else { "in" };
+        let mut line = format!(
+            "{:>12} {:>12} {:>8} {:>6} {:>5} {place:>5} {:>10.2} {algorithm:>8.2} {bus:>8.2} {wrong:>7}",
             self.bytes,
-            self.bytes / 4,
-            "float",
-            reduction,
-            if self.operation == Operation::Broadcast { 0 } else { -1 },
-            self.mean_us,
-            algorithm,
-            bus,
-            wrong,
-            self.p50_us(),
-            known(0.9),
-            known(0.99),
-            self.percentile_us(1.0),
-            self.times_us.len()
-        )
+            self.count,
+            self.dtype.name(),
+            self.reduction(),
+            self.root,
+            figures.time_us,
+        );
+        for percentile in PERCENTILES {
+            let _ = write!(line, " {:>9}", known(figures.latency.percentile(percentile)));
+        }
+        let (skew, arrival) = (figures.skew.percentile(50.0), figures.arrival.percentile(50.0));
+        let _ = write!(line, " {:>10.2} {:>8} {:>8}", figures.latency.max(), known(skew), known(arrival));
+        let _ = write!(line, " {:>6}", figures.latency.len());
+        line
     }
 
     fn json(&self) -> Value {
-        let p50 = self.p50_us();
+        let (place, main) = self.main();
+        let mut row = self.figures_json(main);
+        let fields = [
+            ("lib", json!("headlong")),
+            ("backend", json!(self.backend.name())),
+            ("op", json!(self.operation.name())),
+            ("dtype", json!(self.dtype.name())),
+            ("procs", json!(self.ranks)),
+            ("nodes", json!(self.nodes)),
+            ("bytes", json!(self.bytes)),
+            ("count", json!(self.count)),
+            ("root", json!(self.root)),
+            ("redop", json!(self.reduction())),
+            ("place", json!(place.name())),
+        ];
+        row.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+        let places = self.places.iter();
+        row.extend(places.map(|(place, figures)| (place.name().into(), self.figures_json(figures).into())));
+        row.into()
+    }
+
+    fn figures_json(&self, figures: &Figures) -> serde_json::Map<String, Value> {
+        let (algorithm, bus) = self.bandwidths(figures);
+        let Figures { latency, skew, arrival, first_rank, .. } = figures;
+        let [p50, p90, p99, p999] = PERCENTILES.map(|percentile| latency.percentile(percentile));
+        let fields = [
+            ("time_us", json!(figures.time_us)),
+            ("algbw_gb_per_s", json!(algorithm)),
+            ("busbw_gb_per_s", json!(bus)),
+            ("wrong", json!(figures.wrong)),
+            ("p50_us", json!(p50)),
+            ("p90_us", json!(p90)),
+            ("p99_us", json!(p99)),
+            ("p99_9_us", json!(p999)),
+            ("min_us", json!(latency.min())),
+            ("max_us", json!(latency.max())),
+            ("skew_p50_us", json!(skew.percentile(50.0))),
+            ("skew_p99_us", json!(skew.percentile(99.0))),
+            ("arrival_p50_us", json!(arrival.percentile(50.0))),
+            ("rank0_p50_us", json!(first_rank.percentile(50.0))),
+            ("rank0_p90_us", json!(first_rank.percentile(90.0))),
+            ("reps", json!(latency.len())),
+            ("dropped", json!(0)),
+            ("wall_s", json!(figures.wall_s)),
+        ];
+        fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+/// Everything that a command has measured.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// What was called.
+    pub operation: Operation,
+    /// By backend, then by type and size.
+    pub rows: Vec<Row>,
+    /// What was not to be had, and why.
+    pub skipped: Vec<(Backend, String)>,
+    header: String,
+}
+
+impl Report {
+    /// Puts it together.
+    pub fn new(
+        operation: Operation,
+        rows: Vec<Row>,
+        skipped: Vec<(Backend, String)>,
+        arguments: &CollectiveArguments,
+    ) -> Self {
+        let effort = arguments.effort();
+        let header = format!(
+            "# headlong {} bench {}  ranks={} warmup={} calls/sample={} rounds={} check={:?} skew={}us load={}\n\
+             # latency of a sample: the longest of its ranks' durations, each by the rank's own monotonic clock; nothing is dropped\n\
+             # time: mean of the ranks' means (-a {}); p50 to max: latency; skew: p50 of longest - shortest duration;\n\
+             # arrive: p50 of last - first begin, where ranks share a clock; – : fewer than 10/(1-p) samples",
+            env!("CARGO_PKG_VERSION"),
+            operation.name(),
+            arguments.ranks,
+            effort.warm_up,
+            effort.aggregate * effort.captured,
+            arguments.rounds,
+            effort.check,
+            effort.skew_us,
+            load(),
+            arguments.average as u8,
+        );
+        Self { operation, rows, skipped, header }
+    }
+
+    /// Wrong elements in everything.
+    pub fn wrong(&self) -> u64 {
+        self.figures().filter_map(|(_, figures)| figures.wrong).sum()
+    }
+
+    /// The mean of the column `busbw`.
+    pub fn mean_bus_bandwidth(&self) -> f64 {
+        let (sum, count) = self
+            .figures()
+            .fold((0.0, 0), |(sum, count), (row, figures)| (sum + row.bandwidths(figures).1, count + 1));
+        if count == 0 { 0.0 } else { sum / f64::from(count) }
+    }
+
+    fn figures(&self) -> impl Iterator<Item = (&Row, &Figures)> {
+        self.rows.iter().flat_map(|row| row.places.iter().map(move |(_, figures)| (row, figures)))
+    }
+
+    /// Everything as one document.
+    pub fn document(&self) -> Value {
+        let skipped =
+            |(backend, reason): &(Backend, String)| json!({"backend": backend.name(), "reason": reason});
         json!({
-            "lib": "headlong", "backend": self.backend, "op": self.operation.name(), "procs": self.ranks,
-            "bytes": self.bytes, "reps": self.times_us.len(), "p50_us": p50, "p90_us": self.percentile_us(0.9),
-            "p99_us": self.percentile_us(0.99), "min_us": self.percentile_us(0.0), "max_us": self.percentile_us(1.0),
-            "mean_us": self.mean_us, "slowest_rank_p50_us": self.slowest_p50_us,
-            "gb_per_s": self.bytes as f64 / p50 * 1e-3, "wrong": self.wrong,
+            "bench": "collectives", "schema": 2, "version": env!("CARGO_PKG_VERSION"), "op": self.operation.name(),
+            "load": load(),
+            "latency": "longest of the ranks' durations, each by its own monotonic clock",
+            "rows": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
+            "skipped": self.skipped.iter().map(skipped).collect::<Vec<_>>(),
         })
     }
-}
 
-fn median(rising: &[f64]) -> f64 {
-    match rising.len() {
-        0 => f64::NAN,
-        len if len % 2 == 1 => rising[len / 2],
-        len => (rising[len / 2 - 1] + rising[len / 2]) / 2.0,
+    /// Everything as a table.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n", self.header);
+        for rows in self.rows.chunk_by(|one, other| one.backend == other.backend) {
+            let first = &rows[0];
+            let kind = match first.backend.rank_is() {
+                RankIs::Thread => "threads",
+                RankIs::Process(_) => "processes",
+                RankIs::Device(_) => "devices",
+            };
+            let nodes = if first.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", first.nodes) };
+            let (operation, backend) = (self.operation.name(), first.backend.name());
+            let _ = writeln!(text, "# {operation} over {backend}, {} ranks ({kind}) on {nodes}", first.ranks);
+            text.push_str(&column_names());
+            for (row, (place, figures)) in
+                rows.iter().flat_map(|row| row.places.iter().map(move |at| (row, at)))
+            {
+                let _ = writeln!(text, "{}", row.line(*place, figures));
+            }
+        }
+        for (backend, reason) in &self.skipped {
+            let _ = writeln!(text, "# {}: skipped: {reason}", backend.name());
+        }
+        text + &self.footer()
+    }
+
+    fn footer(&self) -> String {
+        let tail = |figures: &Figures| {
+            Some(figures.latency.percentile(99.0)? / figures.latency.percentile(50.0)?.max(1e-3))
+        };
+        let worst = self.figures().filter_map(|(_, figures)| tail(figures)).fold(f64::NAN, f64::max);
+        let worst = if worst.is_nan() { "–".to_owned() } else { format!("{worst:.1}") };
+        format!(
+            "# wrong elements: {}; mean busbw: {:.3} GB/s; worst p99/p50: {worst}; samples dropped: 0; time in loops: {:.1} s\n",
+            self.wrong(),
+            self.mean_bus_bandwidth(),
+            self.figures().fold(0.0, |sum, (_, figures)| sum + figures.wall_s)
+        )
     }
 }
 
-/// Everything as one document.
-pub fn document(rows: &[Row]) -> Value {
-    json!({ "bench": "collectives", "schema": 1, "rows": rows.iter().map(Row::json).collect::<Vec<_>>() })
+/// Load averages of this machine: whether a run had it to itself.
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().take(3).collect::<Vec<_>>().join("/")
 }
 
-/// Everything as a table.
-pub fn text(rows: &[Row]) -> String {
-    let mut text = String::new();
-    for rows in rows.chunk_by(|one, other| (one.backend, one.operation) == (other.backend, other.operation)) {
-        let first = &rows[0];
-        let _ = writeln!(
-            text,
-            "# headlong bench {} over {}, {} ranks; times on rank 0, size: one rank's buffer\n\
-             # {:>10} {:>12} {:>8} {:>6} {:>6} {:>10} {:>8} {:>8} {:>7} {:>10} {:>10} {:>10} {:>10} {:>7}\n\
-             # {:>10} {:>12} {:>8} {:>6} {:>6} {:>10} {:>8} {:>8} {:>7} {:>10} {:>10} {:>10} {:>10}",
-            first.operation.name(),
-            first.backend,
-            first.ranks,
-            "size",
-            "count",
-            "type",
-            "redop",
-            "root",
-            "time",
-            "algbw",
-            "busbw",
-            "#wrong",
-            "p50",
-            "p90",
-            "p99",
-            "max",
-            "n",
-            "(B)",
-            "(elements)",
-            "",
-            "",
-            "",
-            "(us)",
-            "(GB/s)",
-            "(GB/s)",
-            "",
-            "(us)",
-            "(us)",
-            "(us)",
-            "(us)",
-        );
-        rows.iter().for_each(|row| text.extend([row.line(), "\n".to_owned()]));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(first_rank_ns: Vec<u64>) -> Row {
-        let slowest_ns = first_rank_ns.iter().map(|ns| ns + 1000).collect();
-        let timing = Timing { bytes: 1 << 20, first_rank_ns, slowest_ns, wrong: Some(0) };
-        Row::new("local", Operation::AllReduce, 4, &timing)
-    }
-
-    #[test]
-    fn percentiles_are_the_nearest_rank() {
-        let row = row((1..=100).rev().map(|us| us * 1000).collect());
-        assert_eq!((row.p50_us(), row.percentile_us(0.9), row.percentile_us(0.99)), (50.5, 90.0, 99.0));
-        assert_eq!((row.percentile_us(0.0), row.percentile_us(1.0), row.slowest_p50_us), (1.0, 100.0, 51.5));
-        assert!(row.has(0.9) && !row.has(0.99), "a hundred samples have no 99th percentile");
-    }
-
-    #[test]
-    fn bus_bandwidth_counts_what_the_wire_must_carry() {
-        let row = row(vec![1_000_000; 10]);
-        assert!((row.algorithm_gb_per_s() - 1.048576).abs() < 1e-9);
-        assert_eq!(Operation::AllReduce.bus_factor(4), 1.5);
-        assert_eq!(Operation::AllToAll.bus_factor(4), 0.75);
-        let found = text(std::slice::from_ref(&row));
-        assert!(found.contains("1048576") && found.contains("1.57"), "{found}");
-        assert_eq!(document(&[row])["rows"][0]["p50_us"], 1000.0);
-    }
+fn column_names() -> String {
+    let names = [
+        [("size", 11), ("count", 12), ("type", 8), ("redop", 6), ("root", 5), ("place", 5)].as_slice(),
+        &[("time", 10), ("algbw", 8), ("busbw", 8), ("#wrong", 7), ("p50", 9), ("p90", 9), ("p99", 9)],
+        &[("p99.9", 9), ("max", 10), ("skew", 8), ("arrive", 8), ("n", 6)],
+    ];
+    let units = [
+        ["(B)", "(elements)", "", "", "", ""].as_slice(),
+        &["(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(us)"],
+        &["(us)", "(us)", "(us)", "(us)", ""],
+    ];
+    let columns: Vec<_> = names.concat().into_iter().zip(units.concat()).collect();
+    let line = |of: &dyn Fn(&((&'static str, usize), &'static str)) -> &'static str| {
+        let cells: Vec<String> = columns.iter().map(|at| format!("{:>1$}", of(at), at.0.1)).collect();
+        format!("#{}\n", cells.join(" ").trim_end())
+    };
+    line(&|column| column.0.0) + &line(&|column| column.1)
 }

@@ -1,0 +1,83 @@
+//! What can be measured: one entry for each backend.
+
+use super::arguments::CollectiveArguments;
+use super::device;
+use super::operation::Operation;
+use clap::ValueEnum;
+use headlong_comm::BetweenDevices;
+use headlong_comm::transport::choose::Wanted;
+use serde::{Deserialize, Serialize};
+
+/// What carries bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[value(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// Threads of one process.
+    Local,
+    /// Processes of one machine, through shared memory.
+    Shm,
+    /// Processes over TCP.
+    Tcp,
+    /// Processes over InfiniBand or RoCE.
+    Verbs,
+    /// CUDA devices, over NCCL.
+    Nccl,
+    /// CUDA devices of one process, by their own memory.
+    Peer,
+}
+
+/// What a rank is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RankIs {
+    /// A thread of this process.
+    Thread,
+    /// A process, which reaches the others by this.
+    Process(Wanted),
+    /// A thread of this process with a CUDA device of its own.
+    Device(BetweenDevices),
+}
+
+impl Backend {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Local => "local",
+            Backend::Shm => "shm",
+            Backend::Tcp => "tcp",
+            Backend::Verbs => "verbs",
+            Backend::Nccl => "nccl",
+            Backend::Peer => "peer",
+        }
+    }
+
+    /// What its ranks are.
+    pub fn rank_is(self) -> RankIs {
+        match self {
+            Backend::Local => RankIs::Thread,
+            Backend::Shm => RankIs::Process(Wanted::Shm),
+            Backend::Tcp => RankIs::Process(Wanted::Tcp),
+            Backend::Verbs => RankIs::Process(Wanted::Verbs),
+            Backend::Nccl => RankIs::Device(BetweenDevices::Nccl),
+            Backend::Peer => RankIs::Device(BetweenDevices::Auto),
+        }
+    }
+
+    /// Whether it can be measured here, as far as can be known before anything is started.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn can(self, operations: &[Operation], arguments: &CollectiveArguments) -> Result<(), String> {
+        match self.rank_is() {
+            RankIs::Device(_) => {
+                let pairs = operations.iter().flat_map(|&operation| {
+                    arguments.dtypes().into_iter().map(move |dtype| (operation, dtype))
+                });
+                pairs.into_iter().try_for_each(|(operation, dtype)| device::supports(operation, dtype))?;
+                device::has_devices(arguments.ranks)
+            }
+            _ if arguments.graph > 0 => Err("-G captures work of CUDA devices".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
