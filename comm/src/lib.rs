@@ -49,7 +49,7 @@ mod views;
 
 pub use communicator::Communicator;
 pub use counters::{Counters, Traffic};
-pub use device::DeviceCollectives;
+pub use device::{Blocks, DeviceCollectives, DeviceSizes};
 pub use element::Element;
 pub use error::{CommError, Result};
 pub use operation::Collective;

@@ -2,84 +2,15 @@
 
 mod device_support;
 
-use device_support::{WAYS, download, has_devices, on_devices, upload};
+use device_support::{Memory, WAYS, download, has_devices, on_devices, uneven, upload};
 use headlong_comm::testing::run_ranks;
 use headlong_comm::{BetweenDevices, Communicator, DeviceCollectives, Rank, Topology};
 use headlong_device::Stream;
-use headlong_device::cuda::{DeviceMemory, Event};
+use headlong_device::cuda::Event;
 use std::time::Duration;
 
 /// Longer than what the software NCCL moves at once, and no multiple of anything.
 const LENGTHS: [usize; 4] = [1, 5, 1031, 40_009];
-
-/// Small whole numbers, whose sums are exact in any order.
-fn value(rank: usize, round: usize, index: usize) -> f32 {
-    ((rank * 131 + round * 17 + index * 7) % 251) as f32 - 125.0
-}
-
-fn values(rank: usize, round: usize, len: usize) -> Vec<f32> {
-    (0..len).map(|index| value(rank, round, index)).collect()
-}
-
-/// One rank's memory for all four operations on `len` values (of each rank, where there is one part for each).
-struct Memory {
-    parts: DeviceMemory,
-    exchanged: DeviceMemory,
-    sum: DeviceMemory,
-    own: DeviceMemory,
-    gathered: DeviceMemory,
-    told: DeviceMemory,
-}
-
-impl Memory {
-    fn new(stream: &Stream, ranks: usize, len: usize) -> Self {
-        let zeros = |count: usize| upload(stream, &vec![0.0; count]);
-        Self {
-            parts: zeros(ranks * len),
-            exchanged: zeros(ranks * len),
-            sum: zeros(len),
-            own: zeros(len),
-            gathered: zeros(ranks * len),
-            told: zeros(len),
-        }
-    }
-
-    fn fill(&self, rank: usize, round: usize, ranks: usize, len: usize) {
-        let write = |memory: &DeviceMemory, values: &[f32]| {
-            memory.write(0, headlong_device::cuda::testing::bytes_of(values)).expect("a write");
-        };
-        write(&self.parts, &values(rank, round, ranks * len));
-        write(&self.sum, &values(rank, round, len));
-        write(&self.own, &values(rank, round + 3, len));
-        write(&self.told, &values(rank, round + 5, len));
-    }
-
-    fn enqueue(
-        &self,
-        collectives: &dyn DeviceCollectives,
-        stream: &Stream,
-        len: usize,
-    ) -> headlong_comm::Result<()> {
-        let bytes = len * 4;
-        let root = Rank(collectives.num_ranks() - 1);
-        collectives.all_to_all(stream, self.parts.ptr(), self.exchanged.ptr(), bytes)?;
-        collectives.all_reduce_f32(stream, self.sum.ptr(), len)?;
-        collectives.all_gather(stream, self.own.ptr(), self.gathered.ptr(), bytes)?;
-        collectives.broadcast(stream, root, self.told.ptr(), bytes)
-    }
-
-    fn verify(&self, rank: usize, round: usize, ranks: usize, len: usize) {
-        let of_all = |value: &dyn Fn(usize, usize) -> f32| -> Vec<f32> {
-            (0..ranks * len).map(|index| value(index / len, index % len)).collect()
-        };
-        let exchanged = of_all(&|from, index| value(from, round, rank * len + index));
-        assert_eq!(download(&self.exchanged), exchanged, "all_to_all");
-        let sum = |index| (0..ranks).map(|rank| value(rank, round, index)).sum::<f32>();
-        assert_eq!(download(&self.sum), (0..len).map(sum).collect::<Vec<_>>(), "all_reduce");
-        assert_eq!(download(&self.gathered), of_all(&|from, index| value(from, round + 3, index)));
-        assert_eq!(download(&self.told), values(ranks - 1, round + 5, len), "broadcast");
-    }
-}
 
 fn attach(communicator: &Communicator, stream: &Stream) -> Box<dyn DeviceCollectives> {
     communicator.attach_device(stream).unwrap_or_else(|error| panic!("{error}"))
@@ -160,11 +91,6 @@ fn nothing_to_exchange_is_no_work() {
             collectives.close().unwrap();
         });
     }
-}
-
-/// Numbers whose sum depends on the order of addition.
-fn uneven(rank: usize) -> Vec<f32> {
-    (0..97).map(|index| (rank as f32 + 1.1).powf(index as f32 / 9.0) / 3.0).collect()
 }
 
 fn sums(way: BetweenDevices, ranks: u32) -> Vec<Vec<f32>> {

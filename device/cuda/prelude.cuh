@@ -188,6 +188,41 @@ HL_DEVICE void store4(f16* to, f32x4 v) {
 HL_DEVICE u32x4 load16(const void* from) { return *static_cast<const u32x4*>(from); }
 HL_DEVICE void store16(void* to, u32x4 v) { *static_cast<u32x4*>(to) = v; }
 
+// ---- words that other devices and the host see, in order: a release is seen after everything before it, an acquire before
+// everything behind it -----------------------------------------------------------------------------------------------------
+HL_DEVICE void store_release_system(u32* to, u32 value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+#else
+  __atomic_store_n(to, value, __ATOMIC_RELEASE);
+#endif
+}
+HL_DEVICE u32 load_acquire_system(const u32* from) {
+#ifdef __CUDA_ARCH__
+  u32 value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+#else
+  return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+#endif
+}
+HL_DEVICE void store_release_system(u64* to, u64 value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+#else
+  __atomic_store_n(to, value, __ATOMIC_RELEASE);
+#endif
+}
+HL_DEVICE u64 load_acquire_system(const u64* from) {
+#ifdef __CUDA_ARCH__
+  u64 value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+#else
+  return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+#endif
+}
+
 // ---- sums, maxima, scans -----------------------------------------------------------------------------------------------
 // Over a warp, all 32 lanes present; the same bits in every lane, because a butterfly has one order for all.
 template <class T>

@@ -1,12 +1,14 @@
 //! How ranks come to collectives between devices: all of them, or none, and for a reason that all of them know.
 
-use super::DeviceCollectives;
+use super::hierarchical::HierarchicalCollectives;
 use super::nccl::NcclCollectives;
 use super::peer::PeerCollectives;
 use super::single::SingleRank;
+use super::{DeviceCollectives, DeviceSizes};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
-use crate::options::BetweenDevices;
+use crate::options::{AllToAll, BetweenDevices};
+use crate::plan::hierarchical::is_useful;
 use headlong_device::Stream;
 
 /// Bytes in which a rank says what it lacks.
@@ -23,12 +25,31 @@ impl Communicator {
     /// [`CommError::Rendezvous`], the same on all ranks, names each rank that lacks something, what it is, and where it
     /// was looked for. The job's first error.
     pub fn attach_device(&self, stream: &Stream) -> Result<Box<dyn DeviceCollectives>> {
+        self.attach_device_for(stream, DeviceSizes::default())
+    }
+
+    /// As [`Communicator::attach_device`], for exchanges of up to `sizes`: for ranks of several nodes and
+    /// [`AllToAll::Hierarchical`], which need memory on the way. All ranks say the same.
+    ///
+    /// # Errors
+    /// As there; memory that a device refuses.
+    pub fn attach_device_for(
+        &self,
+        stream: &Stream,
+        sizes: DeviceSizes,
+    ) -> Result<Box<dyn DeviceCollectives>> {
         let cuda = stream.as_cuda().ok_or_else(|| "its stream is on the CPU".to_owned());
         if self.num_ranks() == 1 {
             self.agree("collectives between devices", &cuda)?;
             return Ok(Box::new(SingleRank::new(self.transport().clone())));
         }
         self.agree("collectives between devices", &cuda)?;
+        if let (Ok(cuda), AllToAll::Hierarchical) = (&cuda, self.options().all_to_all)
+            && is_useful(self.topology())
+        {
+            let by_memory = self.options().between_devices == BetweenDevices::Auto;
+            return Ok(Box::new(HierarchicalCollectives::attach(self, cuda, sizes, by_memory)?));
+        }
         let by_memory = match (&cuda, self.options().between_devices) {
             (Ok(cuda), BetweenDevices::Auto) => PeerCollectives::is_possible(self, cuda)?.then_some(*cuda),
             _ => None,

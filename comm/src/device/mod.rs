@@ -5,6 +5,7 @@
 //! | [`single`] | one | by a copy on the device |
 //! | [`peer`] | threads of one process, each with a device that the others' can use | straight into each other's memory |
 //! | [`nccl`] | processes or threads, a device each | by NCCL, opened at run time |
+//! | [`hierarchical`] | several nodes | inside the node by either, then in one strip per remote node and rail |
 //!
 //! [`Communicator::attach_device`](crate::Communicator::attach_device) chooses. Ids, agreement and failures travel over the
 //! communicator's own transport, so that a rank without NCCL, or one that ends, is heard of by all.
@@ -18,15 +19,48 @@
 //! answer with the job's first error, and what waits on the device is given up.
 
 mod attach;
+pub mod hierarchical;
 pub mod nccl;
 pub mod peer;
+mod rail;
 pub mod single;
+mod sum;
 
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
 use headlong_device::Stream;
 use headlong_device::cuda::{DevicePtr, Event};
+use std::ops::Range;
 use std::time::{Duration, Instant};
+
+/// What an all-to-all moves: one block for each rank, of which the device knows how much counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocks {
+    /// What this rank sends, rank after rank.
+    pub from: DevicePtr,
+    /// Where what it receives arrives, rank after rank.
+    pub to: DevicePtr,
+    /// Bytes from one block to the next, and the most that one may have.
+    pub bytes_per_peer: usize,
+    /// The bytes of each rank's block that count, u32 on the device; null: all. What lies behind them need not travel.
+    pub lengths: DevicePtr,
+}
+
+/// The largest exchanges that there will be: memory for them is taken before the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceSizes {
+    /// Bytes that one rank has for another one.
+    pub block_bytes: usize,
+    /// Numbers of an all-reduce.
+    pub sum_len: usize,
+}
+
+impl Default for DeviceSizes {
+    /// A mebibyte, and as many numbers as have that size.
+    fn default() -> Self {
+        Self { block_bytes: 1 << 20, sum_len: 1 << 18 }
+    }
+}
 
 /// One rank's end of collectives between devices.
 ///
@@ -53,6 +87,16 @@ pub trait DeviceCollectives: Send + Sync {
         to: DevicePtr,
         bytes_per_peer: usize,
     ) -> Result<()>;
+
+    /// As [`DeviceCollectives::all_to_all`], where blocks may be shorter than their room. What of a block does not count may or may not
+    /// arrive.
+    ///
+    /// # Errors
+    /// As there. A block that is longer than its room is found on the device: [`DeviceCollectives::flagged`] tells on all ranks, and
+    /// nothing was written outside of the room.
+    fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
+        self.all_to_all(stream, blocks.from, blocks.to, blocks.bytes_per_peer)
+    }
 
     /// The `len` f32 of `data` become their sum over ranks, with the same bits on all ranks.
     ///
@@ -89,6 +133,14 @@ pub trait DeviceCollectives: Send + Sync {
     /// The job's first error; after it, what waits for peers on the device has been given up.
     fn check(&self) -> Result<()>;
 
+    /// What kernels of this rank's exchanges have found wrong, in those that have run. It calls no driver.
+    ///
+    /// # Errors
+    /// The job's first error.
+    fn flagged(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Ends the job for all ranks with `error`, unless it has failed already, and gives up what waits on the device.
     fn abort(&self, error: CommError);
 
@@ -112,7 +164,7 @@ pub trait DeviceCollectives: Send + Sync {
         };
         loop {
             match event.query() {
-                Ok(true) => return Ok(()),
+                Ok(true) => return self.flagged(),
                 Ok(false) => {}
                 Err(error) => {
                     self.abort(failed(error.to_string()));
@@ -128,4 +180,11 @@ pub trait DeviceCollectives: Send + Sync {
             std::thread::yield_now();
         }
     }
+}
+
+/// The elements of `len` that the `index`-th of `count` ranks adds up: whole groups of four, so that only the last segment ends with
+/// single numbers. Some may be empty.
+fn segment(index: usize, count: usize, len: usize) -> Range<usize> {
+    let each = len.div_ceil(count).next_multiple_of(4);
+    (index * each).min(len)..((index + 1) * each).min(len)
 }

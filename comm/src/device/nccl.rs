@@ -16,6 +16,20 @@ use nccl_rs::{
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// What is sent to or received from one rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    peer: Rank,
+    at: DevicePtr,
+    bytes: usize,
+}
+
+impl Piece {
+    pub(super) fn new(peer: Rank, at: DevicePtr, bytes: usize) -> Self {
+        Self { peer, at, bytes }
+    }
+}
+
 /// One rank's end of NCCL's collectives.
 pub struct NcclCollectives {
     comm: Comm,
@@ -44,6 +58,29 @@ impl NcclCollectives {
     /// The version of the library, and its file.
     pub fn library(&self) -> &Library {
         self.comm.library()
+    }
+
+    /// Enqueues sends and receives as one group: pieces between two ranks pair up in their order, and may be none.
+    pub(super) fn exchange(
+        &self,
+        cuda: &CudaStream,
+        sends: impl Iterator<Item = Piece>,
+        receives: impl Iterator<Item = Piece>,
+    ) -> std::result::Result<(), String> {
+        bind(cuda)?;
+        let stream = cuda.raw();
+        let enqueued = self.comm.group(|group| {
+            for Piece { peer, at, bytes } in sends.filter(|piece| piece.bytes > 0) {
+                // SAFETY: see below, at the operations.
+                unsafe { group.send(at.0, bytes, DataType::U8, peer.0, stream) }?;
+            }
+            for Piece { peer, at, bytes } in receives.filter(|piece| piece.bytes > 0) {
+                // SAFETY: likewise.
+                unsafe { group.receive(at.0, bytes, DataType::U8, peer.0, stream) }?;
+            }
+            Ok(())
+        });
+        enqueued.map_err(|error| error.to_string())
     }
 
     /// Enqueues a group; where that fails, the job ends.

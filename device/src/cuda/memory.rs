@@ -168,6 +168,14 @@ impl Pinned {
         DevicePtr(self.start as u64)
     }
 
+    /// The `index`-th 32-bit word, which a kernel may be writing: what it wrote before is seen by whoever has seen the word.
+    pub fn load_acquire(&self, index: usize) -> u32 {
+        assert!(4 * index + 4 <= self.bytes, "word {index} of {} bytes", self.bytes);
+        // SAFETY: the word is in the allocation and aligned; it is only ever read here and written by stores of its size.
+        let word = unsafe { std::sync::atomic::AtomicU32::from_ptr(self.start.cast::<u32>().add(index)) };
+        word.load(std::sync::atomic::Ordering::Acquire)
+    }
+
     /// Its contents; ends that fill no whole element are left out.
     pub fn as_slice<T: Element>(&self) -> &[T] {
         // SAFETY: the memory lives as long as `self`, is aligned to pages, and every bit pattern is a value of an `Element`.

@@ -2,27 +2,37 @@
 
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
+use headlong_device::cuda::DevicePtr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// What a rank brings to a meeting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Part {
+pub(in crate::device) struct Part {
     /// The operation.
-    pub(super) operation: &'static str,
+    pub(in crate::device) operation: &'static str,
     /// Its size, in bytes or elements; the same on all ranks.
-    pub(super) size: u64,
+    pub(in crate::device) size: u64,
     /// Its root, where it has one.
-    pub(super) root: usize,
-    /// An address on the rank's device.
-    pub(super) address: u64,
+    pub(in crate::device) root: usize,
+    /// Addresses on the rank's device.
+    pub(in crate::device) addresses: [u64; 2],
+}
+
+impl Part {
+    /// The first address.
+    pub(in crate::device) fn first(&self) -> DevicePtr {
+        DevicePtr(self.addresses[0])
+    }
 }
 
 /// The ranks of one process.
 #[derive(Debug)]
 pub(super) struct World {
     id: u64,
+    /// Who they are, rising.
+    ranks: Vec<Rank>,
     state: Mutex<State>,
     moved: Condvar,
 }
@@ -59,12 +69,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    /// A new world, and the number by which other threads of this process find it while this end lives.
-    pub(super) fn found(num_ranks: usize) -> (Arc<Self>, u64) {
+    /// A new world of these ranks, and the number by which other threads of this process find it while this end lives.
+    pub(super) fn found(ranks: &[Rank]) -> (Arc<Self>, u64) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let state = State { parts: vec![None; num_ranks], last: Arc::new([]), meetings: 0 };
-        let world = Arc::new(Self { id, state: Mutex::new(state), moved: Condvar::new() });
+        let state = State { parts: vec![None; ranks.len()], last: Arc::new([]), meetings: 0 };
+        let (ranks, state) = (ranks.to_vec(), Mutex::new(state));
+        let world = Arc::new(Self { id, ranks, state, moved: Condvar::new() });
         let mut coming = lock(&COMING);
         coming.retain(|world| world.strong_count() > 0);
         coming.push(Arc::downgrade(&world));
@@ -76,14 +87,14 @@ impl World {
         lock(&COMING).iter().filter_map(Weak::upgrade).find(|world| world.id == id)
     }
 
-    /// Waits until every rank has brought its part; the parts of all, in the order of ranks.
+    /// Waits until every rank has brought its part; the parts of all, in the order of ranks. `index` is this rank's place.
     ///
     /// # Errors
     /// What `check` answers meanwhile; [`CommError::Timeout`]; [`CommError::Mismatch`] where ranks are not in the same
     /// operation.
     pub(super) fn meet(
         &self,
-        rank: Rank,
+        index: usize,
         part: Part,
         deadline: Duration,
         check: &dyn Fn() -> Result<()>,
@@ -91,7 +102,7 @@ impl World {
         let started = Instant::now();
         let mut state = lock(&self.state);
         let meeting = state.meetings;
-        state.parts[rank.0] = Some(part);
+        state.parts[index] = Some(part);
         if state.parts.iter().all(Option::is_some) {
             state.last = state.parts.iter_mut().filter_map(Option::take).collect();
             state.meetings += 1;
@@ -102,8 +113,8 @@ impl World {
             let waited = started.elapsed();
             let failed = match waited > deadline {
                 true => Err(CommError::Timeout {
-                    culprit: Rank(missing),
-                    seen_by: rank,
+                    culprit: self.ranks[missing],
+                    seen_by: self.ranks[index],
                     operation: part.operation.to_owned(),
                     sequence: meeting,
                     waited_ms: waited.as_millis() as u64,
@@ -111,7 +122,7 @@ impl World {
                 false => check(),
             };
             if let Err(error) = failed {
-                state.parts[rank.0] = None;
+                state.parts[index] = None;
                 return Err(error);
             }
             let pause = Duration::from_millis(5);
@@ -119,22 +130,23 @@ impl World {
         }
         let parts = state.last.clone();
         drop(state);
-        compare(rank, &part, &parts)?;
+        self.compare(index, &part, &parts)?;
         Ok(parts)
     }
-}
 
-fn compare(rank: Rank, own: &Part, parts: &[Part]) -> Result<()> {
-    let same = |part: &Part| (part.operation, part.size, part.root) == (own.operation, own.size, own.root);
-    let describe = |part: &Part| format!("{} of size {} (root {})", part.operation, part.size, part.root);
-    match parts.iter().position(|part| !same(part)) {
-        None => Ok(()),
-        Some(other) => Err(CommError::Mismatch {
-            culprit: Rank(other),
-            seen_by: rank,
-            expected: describe(own),
-            found: describe(&parts[other]),
-        }),
+    fn compare(&self, index: usize, own: &Part, parts: &[Part]) -> Result<()> {
+        let same =
+            |part: &Part| (part.operation, part.size, part.root) == (own.operation, own.size, own.root);
+        let describe = |part: &Part| format!("{} of size {} (root {})", part.operation, part.size, part.root);
+        match parts.iter().position(|part| !same(part)) {
+            None => Ok(()),
+            Some(other) => Err(CommError::Mismatch {
+                culprit: self.ranks[other],
+                seen_by: self.ranks[index],
+                expected: describe(own),
+                found: describe(&parts[other]),
+            }),
+        }
     }
 }
 
@@ -143,20 +155,20 @@ mod tests {
     use super::*;
 
     fn part(size: u64, address: u64) -> Part {
-        Part { operation: "all_gather", size, root: 0, address }
+        Part { operation: "all_gather", size, root: 0, addresses: [address, 0] }
     }
 
     #[test]
     fn everybody_learns_every_address_again_and_again() {
-        let (world, id) = World::found(3);
+        let (world, id) = World::found(&[Rank(0), Rank(1), Rank(2)]);
         std::thread::scope(|scope| {
             for rank in 0..3 {
                 scope.spawn(move || {
                     let world = World::join(id).unwrap();
                     for round in 0..200_u64 {
                         let own = part(8, round * 10 + rank as u64);
-                        let parts = world.meet(Rank(rank), own, Duration::from_secs(20), &|| Ok(())).unwrap();
-                        let addresses: Vec<u64> = parts.iter().map(|part| part.address).collect();
+                        let parts = world.meet(rank, own, Duration::from_secs(20), &|| Ok(())).unwrap();
+                        let addresses: Vec<u64> = parts.iter().map(|part| part.addresses[0]).collect();
                         assert_eq!(addresses, [round * 10, round * 10 + 1, round * 10 + 2]);
                     }
                 });
@@ -174,13 +186,13 @@ mod tests {
 
     #[test]
     fn ranks_that_do_not_come_or_come_to_something_else_are_named() {
-        let (world, _) = World::found(2);
+        let (world, _) = World::found(&[Rank(0), Rank(1)]);
         let short = Duration::from_millis(20);
-        let error = world.meet(Rank(1), part(8, 0), short, &|| Ok(())).unwrap_err();
+        let error = world.meet(1, part(8, 0), short, &|| Ok(())).unwrap_err();
         assert!(matches!(error, CommError::Timeout { culprit: Rank(0), .. }), "{error}");
         let answers = std::thread::scope(|scope| {
-            let other = scope.spawn(|| world.meet(Rank(0), part(8, 0), Duration::from_secs(20), &|| Ok(())));
-            let own = world.meet(Rank(1), part(16, 0), Duration::from_secs(20), &|| Ok(()));
+            let other = scope.spawn(|| world.meet(0, part(8, 0), Duration::from_secs(20), &|| Ok(())));
+            let own = world.meet(1, part(16, 0), Duration::from_secs(20), &|| Ok(()));
             [other.join().unwrap(), own]
         });
         for answer in answers {

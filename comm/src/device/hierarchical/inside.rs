@@ -1,0 +1,211 @@
+//! The inside of a node: how this rank comes to see what the other ranks of its node have.
+//!
+//! Between threads, a rank reads its peers' memory where it lies, between two barriers. Between processes, NCCL brings it here first.
+
+use super::Stop;
+use super::nodes::{MOST_PEERS, Nodes};
+use crate::device::nccl::{NcclCollectives, Piece};
+use crate::device::peer::{Part, Peers};
+use crate::device::segment;
+use crate::topology::Rank;
+use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr};
+use std::sync::Arc;
+
+/// What a rank has for every rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Blocks {
+    pub(super) operation: &'static str,
+    pub(super) from: DevicePtr,
+    /// From one rank's block to the next one's; 0 where all get the same.
+    pub(super) stride: usize,
+    /// The largest block.
+    pub(super) bytes: usize,
+    /// How long each rank's block is, on the device; null where that is known.
+    pub(super) lengths: DevicePtr,
+    pub(super) root: Rank,
+}
+
+/// Where blocks of the node's ranks are found, peer by peer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sources {
+    pub(super) from: [DevicePtr; MOST_PEERS],
+    pub(super) lengths: [DevicePtr; MOST_PEERS],
+    pub(super) stride: usize,
+    /// Whether blocks were brought here: then they stand in the order of strips, the one for this rank behind them.
+    pub(super) brought: bool,
+}
+
+/// How ranks of a node come to each other's memory.
+pub(super) enum Inside {
+    /// They read it.
+    Memory(Peers),
+    /// It is brought.
+    Nccl(Brought),
+}
+
+/// What NCCL brings.
+pub(super) struct Brought {
+    nccl: Arc<NcclCollectives>,
+    blocks: DeviceMemory,
+    lengths: DeviceMemory,
+}
+
+impl Brought {
+    /// Room for blocks and segments of so many bytes.
+    pub(super) fn new(
+        nccl: Arc<NcclCollectives>,
+        device: &CudaDevice,
+        nodes: &Nodes,
+        (block, segment): (usize, usize),
+    ) -> Result<Self, String> {
+        let (peers, carried) = (nodes.peers().len(), nodes.carried(nodes.rank()).len());
+        let each = ((carried + 1) * block.next_multiple_of(16)).max(segment.next_multiple_of(16));
+        let take =
+            |what, bytes| DeviceMemory::new(device, what, bytes).map_err(|error| error.to_string());
+        Ok(Self {
+            nccl,
+            blocks: take("what ranks of the node have", peers * each)?,
+            lengths: take("how much ranks of the node have", peers * nodes.topology().num_ranks() * 4)?,
+        })
+    }
+
+    fn open(&self, cuda: &CudaStream, nodes: &Nodes, blocks: &Blocks) -> Result<Sources, String> {
+        let Blocks { from, stride, bytes, lengths, .. } = *blocks;
+        let (peers, ranks) = (nodes.peers(), nodes.topology().num_ranks());
+        let (count, room) = (nodes.carried(nodes.rank()).len() + 1, bytes.next_multiple_of(16));
+        let length_bytes = if lengths.is_null() { 0 } else { 4 * ranks };
+        let place = |index: usize| self.blocks.ptr().offset(index * count * room);
+        let lengths_of = |index: usize| self.lengths.ptr().offset(index * length_bytes);
+        let sends = peers.iter().flat_map(|&peer| {
+            let for_it = nodes.carried(peer).into_iter().chain([peer]);
+            let pieces = for_it.map(move |rank| Piece::new(peer, from.offset(rank.0 * stride), bytes));
+            pieces.chain([Piece::new(peer, lengths, length_bytes)])
+        });
+        let receives = peers.iter().enumerate().flat_map(|(index, &peer)| {
+            let blocks = (0..count).map(move |at| Piece::new(peer, place(index).offset(at * room), bytes));
+            blocks.chain([Piece::new(peer, lengths_of(index), length_bytes)])
+        });
+        self.nccl.exchange(cuda, sends, receives)?;
+        let mut sources = Sources {
+            from: [DevicePtr::NULL; MOST_PEERS],
+            lengths: [DevicePtr::NULL; MOST_PEERS],
+            stride: room,
+            brought: true,
+        };
+        for index in 0..peers.len() {
+            sources.from[index] = place(index);
+            sources.lengths[index] = if lengths.is_null() { lengths } else { lengths_of(index) };
+        }
+        Ok(sources)
+    }
+
+    /// The segments of all peers that this rank adds up.
+    fn open_segments(
+        &self,
+        cuda: &CudaStream,
+        nodes: &Nodes,
+        data: DevicePtr,
+        len: usize,
+    ) -> Result<Vec<DevicePtr>, String> {
+        let (peers, rails) = (nodes.peers(), nodes.num_rails());
+        let piece = |index: usize| segment(index, rails, len);
+        let sends = peers.iter().take(rails).enumerate().map(|(index, &peer)| {
+            Piece::new(peer, data.offset(4 * piece(index).start), 4 * piece(index).len())
+        });
+        let own = if nodes.local() < rails { 4 * piece(nodes.local()).len() } else { 0 };
+        let place = |index: usize| self.blocks.ptr().offset(index * own.next_multiple_of(16));
+        let receives = peers.iter().enumerate().map(|(index, &peer)| Piece::new(peer, place(index), own));
+        self.nccl.exchange(cuda, sends, receives)?;
+        Ok((0..peers.len()).map(place).collect())
+    }
+
+    /// This rank's segment to all peers, and theirs here.
+    fn close_segments(
+        &self,
+        cuda: &CudaStream,
+        nodes: &Nodes,
+        data: DevicePtr,
+        len: usize,
+    ) -> Result<(), String> {
+        let (peers, rails) = (nodes.peers(), nodes.num_rails());
+        let others = || peers.iter().enumerate().filter(|(_, peer)| **peer != nodes.rank());
+        let piece = |index: usize, peer: Rank| {
+            let segment = segment(index, rails, len);
+            Piece::new(peer, data.offset(4 * segment.start), 4 * segment.len())
+        };
+        let sends = others().filter(|_| nodes.local() < rails).map(|(_, &peer)| piece(nodes.local(), peer));
+        let receives = others().filter(|(index, _)| *index < rails).map(|(index, &peer)| piece(index, peer));
+        self.nccl.exchange(cuda, sends, receives)
+    }
+}
+
+impl Inside {
+    /// Enqueues that the blocks of all ranks of the node can be read where the answer says, until [`Inside::close`].
+    pub(super) fn open(&self, cuda: &CudaStream, nodes: &Nodes, blocks: &Blocks) -> Result<Sources, Stop> {
+        let peers = match self {
+            Inside::Nccl(brought) => return Ok(brought.open(cuda, nodes, blocks)?),
+            Inside::Memory(peers) => peers,
+        };
+        let parts = peers.meet(Part {
+            operation: blocks.operation,
+            size: blocks.bytes as u64,
+            root: blocks.root.0,
+            addresses: [blocks.from.0, blocks.lengths.0],
+        })?;
+        peers.barrier(cuda, 0)?;
+        let mut sources = Sources {
+            from: [DevicePtr::NULL; MOST_PEERS],
+            lengths: [DevicePtr::NULL; MOST_PEERS],
+            stride: blocks.stride,
+            brought: false,
+        };
+        for (index, part) in parts.iter().enumerate() {
+            (sources.from[index], sources.lengths[index]) = (part.first(), DevicePtr(part.addresses[1]));
+        }
+        Ok(sources)
+    }
+
+    /// Enqueues that peers may write their memory again.
+    pub(super) fn close(&self, cuda: &CudaStream) -> Result<(), Stop> {
+        match self {
+            Inside::Memory(peers) => Ok(peers.barrier(cuda, 1)?),
+            Inside::Nccl(_) => Ok(()),
+        }
+    }
+
+    /// Enqueues that this rank's segment of everybody's `data` can be read at the first places, and written at the second.
+    pub(super) fn open_segments(
+        &self,
+        cuda: &CudaStream,
+        nodes: &Nodes,
+        (data, len): (DevicePtr, usize),
+    ) -> Result<[Vec<DevicePtr>; 2], Stop> {
+        let start = 4 * segment(nodes.local(), nodes.num_rails(), len).start;
+        match self {
+            Inside::Nccl(brought) => {
+                let parts = brought.open_segments(cuda, nodes, data, len)?;
+                Ok([parts, vec![data.offset(start)]])
+            }
+            Inside::Memory(peers) => {
+                let (operation, addresses) = ("all_reduce", [data.0, 0]);
+                let parts = peers.meet(Part { operation, size: len as u64, root: 0, addresses })?;
+                peers.barrier(cuda, 0)?;
+                let places: Vec<DevicePtr> = parts.iter().map(|part| part.first().offset(start)).collect();
+                Ok([places.clone(), places])
+            }
+        }
+    }
+
+    /// Enqueues that all segments have come here, and that peers may use theirs.
+    pub(super) fn close_segments(
+        &self,
+        cuda: &CudaStream,
+        nodes: &Nodes,
+        (data, len): (DevicePtr, usize),
+    ) -> Result<(), Stop> {
+        match self {
+            Inside::Memory(peers) => Ok(peers.barrier(cuda, 1)?),
+            Inside::Nccl(brought) => Ok(brought.close_segments(cuda, nodes, data, len)?),
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Launches of the kernels that write and read strips.
+
+use super::inside::Sources;
+use super::nodes::{MOST_PEERS, Nodes};
+use headlong_device::cuda::{Build, CudaStream, DeviceMemory, DevicePtr, Launch, Source};
+
+static STRIPS: Source = Source { name: "comm/strips", text: include_str!("strips.cu") };
+
+/// Threads that copy a chunk.
+const THREADS: u32 = 256;
+
+/// Bytes of a chunk.
+const CHUNK: usize = 4096;
+
+/// `struct Slots`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slots {
+    pub(super) at: DevicePtr,
+    pub(super) state: DevicePtr,
+    pub(super) slot_bytes: u64,
+    pub(super) num_slots: u32,
+    pub(super) capacity: u32,
+}
+
+/// `struct SealArgs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct SealArgs {
+    slots: Slots,
+    report: DevicePtr,
+    lengths: [DevicePtr; MOST_PEERS],
+    fixed: [u32; MOST_PEERS],
+    columns: DevicePtr,
+    num_strips: u32,
+    num_blocks: u32,
+    epoch: u32,
+    fingerprint: u32,
+}
+
+/// `struct PackArgs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct PackArgs {
+    slots: Slots,
+    from: [DevicePtr; MOST_PEERS],
+    positions: DevicePtr,
+    stride: u64,
+    num_strips: u32,
+    num_blocks: u32,
+}
+
+/// `struct InsideArgs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct InsideArgs {
+    state: DevicePtr,
+    report: DevicePtr,
+    from: [DevicePtr; MOST_PEERS],
+    lengths: [DevicePtr; MOST_PEERS],
+    fixed: [u32; MOST_PEERS],
+    ranks: [u32; MOST_PEERS],
+    to: DevicePtr,
+    stride: u64,
+    to_stride: u64,
+    column: u32,
+    position: u32,
+    capacity: u32,
+    num_peers: u32,
+}
+
+/// `struct OpenArgs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct OpenArgs {
+    slots: Slots,
+    report: DevicePtr,
+    senders: DevicePtr,
+    blocks: DevicePtr,
+    num_strips: u32,
+    epoch: u32,
+    fingerprint: u32,
+}
+
+/// `struct UnpackArgs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct UnpackArgs {
+    slots: Slots,
+    blocks: DevicePtr,
+    sources: DevicePtr,
+    to: DevicePtr,
+    to_stride: u64,
+    num_strips: u32,
+}
+
+/// Small tables on the device that kernels look strips up in.
+pub(super) struct Tables {
+    memory: DeviceMemory,
+    num_sends: usize,
+    num_receives: usize,
+    num_rail: usize,
+}
+
+impl Tables {
+    pub(super) fn new(cuda: &CudaStream, nodes: &Nodes) -> Result<Self, String> {
+        let (carried, senders, rail) = (nodes.carried(nodes.rank()), nodes.senders(), nodes.rail());
+        let rank_of = |rank: &crate::topology::Rank| rank.0 as u32;
+        let others: Vec<usize> = nodes.others().collect();
+        let mut words: Vec<u32> = carried.iter().map(rank_of).collect();
+        words.extend(0..carried.len() as u32);
+        words.extend(senders.iter().map(rank_of));
+        words.extend(others.iter().map(|&node| nodes.topology().node_size(node) as u32));
+        words.extend(rail.iter().map(rank_of));
+        words.extend(rail.iter().map(|&rank| nodes.parts_of(nodes.topology().node_of(rank)) as u32));
+        for &node in &others {
+            let sources = nodes.topology().ranks_of(node).iter().map(rank_of);
+            words.extend(sources.chain(std::iter::repeat(0)).take(MOST_PEERS));
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let text = |error: headlong_device::DeviceError| error.to_string();
+        let memory = DeviceMemory::new(cuda.device(), "who carries for whom", bytes.len().max(4));
+        let memory = memory.map_err(text)?;
+        memory.write(0, &bytes).map_err(text)?;
+        let (num_sends, num_receives, num_rail) = (carried.len(), senders.len(), rail.len());
+        Ok(Self { memory, num_sends, num_receives, num_rail })
+    }
+
+    fn at(&self, word: usize) -> DevicePtr {
+        self.memory.ptr().offset(4 * word)
+    }
+
+    /// Per strip that is sent, the rank it is for.
+    pub(super) fn destinations(&self) -> DevicePtr {
+        self.at(0)
+    }
+
+    /// Per strip that is sent, its own number.
+    pub(super) fn numbers(&self) -> DevicePtr {
+        self.at(self.num_sends)
+    }
+
+    /// Per strip that is received, who sends it and of how many blocks it is: in an all-to-all, or in an all-reduce.
+    fn received(&self, of_sum: bool) -> [DevicePtr; 2] {
+        let first = 2 * self.num_sends;
+        match of_sum {
+            false => [self.at(first), self.at(first + self.num_receives)],
+            true => {
+                let rail = first + 2 * self.num_receives;
+                [self.at(rail), self.at(rail + self.num_rail)]
+            }
+        }
+    }
+
+    fn sources(&self) -> DevicePtr {
+        self.at(2 * (self.num_sends + self.num_receives + self.num_rail))
+    }
+}
+
+/// What all launches of one exchange have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Kernels<'a> {
+    pub(super) cuda: &'a CudaStream,
+    pub(super) tables: &'a Tables,
+    pub(super) send: Slots,
+    pub(super) receive: Slots,
+    pub(super) report: DevicePtr,
+    pub(super) epoch: u32,
+    pub(super) fingerprint: u32,
+}
+
+/// The kernels, by name: a captured call may not load them.
+const NAMES: [&str; 5] = ["seal", "pack", "take_inside", "open", "unpack"];
+
+/// The kernels, for builds ahead of time.
+pub(super) fn build() -> Build {
+    Build { source: &STRIPS, defines: Vec::new() }
+}
+
+/// Loads all kernels.
+pub(super) fn load(cuda: &CudaStream) -> Result<(), String> {
+    let all = NAMES.iter().all(|name| cuda.kernel(&STRIPS, &[], name).is_some());
+    if all { Ok(()) } else { cuda.check().map_err(|error| error.to_string()) }
+}
+
+impl Kernels<'_> {
+    fn run<A: Copy>(&self, entry: &'static str, pieces: usize, args: &A) {
+        let blocks = pieces.min(4 * self.cuda.device().multiprocessors() as usize);
+        self.cuda.run(&STRIPS, &[], entry, Launch::new(blocks as u32, THREADS), args);
+    }
+
+    fn chunks(&self) -> usize {
+        (self.send.capacity as usize).div_ceil(CHUNK)
+    }
+
+    /// Begins an exchange: headers of `num_strips` strips of `num_blocks` blocks.
+    pub(super) fn seal(
+        &self,
+        (num_strips, num_blocks): (usize, usize),
+        lengths: [DevicePtr; MOST_PEERS],
+        fixed: [u32; MOST_PEERS],
+    ) {
+        let args = SealArgs {
+            slots: self.send,
+            report: self.report,
+            lengths,
+            fixed,
+            columns: self.tables.destinations(),
+            num_strips: num_strips as u32,
+            num_blocks: num_blocks as u32,
+            epoch: self.epoch,
+            fingerprint: self.fingerprint,
+        };
+        self.cuda.run(&STRIPS, &[], "seal", Launch::new(1, 128), &args);
+    }
+
+    /// Blocks of the node's ranks into strips; `positions` says which one of a rank's blocks each strip takes.
+    pub(super) fn pack(
+        &self,
+        (num_strips, num_blocks): (usize, usize),
+        from: [DevicePtr; MOST_PEERS],
+        (positions, stride): (DevicePtr, usize),
+    ) {
+        let (num_strips, num_blocks) = (num_strips as u32, num_blocks as u32);
+        let stride = stride as u64;
+        let args = PackArgs { slots: self.send, from, positions, stride, num_strips, num_blocks };
+        self.run("pack", (num_strips * num_blocks) as usize * self.chunks(), &args);
+    }
+
+    /// What the node's ranks have for this one, to where it belongs.
+    pub(super) fn take_inside(
+        &self,
+        nodes: &Nodes,
+        sources: &Sources,
+        fixed: [u32; MOST_PEERS],
+        (to, to_stride): (DevicePtr, usize),
+    ) {
+        let mut ranks = [0; MOST_PEERS];
+        ranks.iter_mut().zip(nodes.peers()).for_each(|(to, rank)| *to = rank.0 as u32);
+        let column = nodes.rank().0 as u32;
+        let args = InsideArgs {
+            state: self.send.state,
+            report: self.report,
+            from: sources.from,
+            lengths: sources.lengths,
+            fixed,
+            ranks,
+            to,
+            stride: sources.stride as u64,
+            to_stride: to_stride as u64,
+            column,
+            position: if sources.brought { self.tables.num_sends as u32 } else { column },
+            capacity: self.send.capacity,
+            num_peers: nodes.peers().len() as u32,
+        };
+        self.run("take_inside", nodes.peers().len() * self.chunks(), &args);
+    }
+
+    /// Looks at the strips that have come in.
+    pub(super) fn open(&self, of_sum: bool) {
+        let [senders, blocks] = self.tables.received(of_sum);
+        let num_strips = if of_sum { self.tables.num_rail } else { self.tables.num_receives };
+        let args = OpenArgs {
+            slots: self.receive,
+            report: self.report,
+            senders,
+            blocks,
+            num_strips: num_strips as u32,
+            epoch: self.epoch,
+            fingerprint: self.fingerprint,
+        };
+        self.cuda.run(&STRIPS, &[], "open", Launch::new(1, 128), &args);
+    }
+
+    /// The blocks of an all-to-all's strips, to where they belong.
+    pub(super) fn unpack(&self, to: DevicePtr, to_stride: usize) {
+        let args = UnpackArgs {
+            slots: self.receive,
+            blocks: self.tables.received(false)[1],
+            sources: self.tables.sources(),
+            to,
+            to_stride: to_stride as u64,
+            num_strips: self.tables.num_receives as u32,
+        };
+        self.run("unpack", self.tables.num_receives * MOST_PEERS * self.chunks(), &args);
+    }
+}
+
+#[cfg(test)]
+mod cuda_tests {
+    use super::*;
+    use headlong_device::cuda::testing::layout_test;
+
+    #[test]
+    fn the_structs_of_both_languages_are_the_same() {
+        layout_test!(Slots, &STRIPS, &[]; at, state, slot_bytes, num_slots, capacity);
+        layout_test!(
+            SealArgs, &STRIPS, &[];
+            slots, report, lengths, fixed, columns, num_strips, num_blocks, epoch, fingerprint
+        );
+        layout_test!(PackArgs, &STRIPS, &[]; slots, from, positions, stride, num_strips, num_blocks);
+        layout_test!(
+            InsideArgs, &STRIPS, &[];
+            state, report, from, lengths, fixed, ranks, to, stride, to_stride, column, position, capacity, num_peers
+        );
+        layout_test!(
+            OpenArgs, &STRIPS, &[];
+            slots, report, senders, blocks, num_strips, epoch, fingerprint
+        );
+        layout_test!(UnpackArgs, &STRIPS, &[]; slots, blocks, sources, to, to_stride, num_strips);
+    }
+}

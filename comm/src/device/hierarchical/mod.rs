@@ -1,0 +1,506 @@
+//! Collectives between devices of several nodes: inside the node first, then one strip per remote node and rail.
+//!
+//! ```text
+//! all-to-all   peers' blocks ─ seal, pack ─► strips ═ rails ═► strips ─ open, unpack ─► blocks    (own node: take_inside)
+//! all-reduce   peers' segments ─ sum ─► strip ═ rails ═► strips ─ open, sum ─► peers' segments
+//! ```
+//!
+//! The rank of a node that carries for a destination ([`crate::plan::hierarchical`]) gathers what all ranks of the node have for it, as
+//! dense as their lengths allow, behind a header that says how long each block is, and in which exchange. Lengths stay on the devices.
+//! What exceeds a slot's capacity is not sent: its header says so, and every rank hears of it ([`DeviceCollectives::flagged`]).
+//! Over NCCL strips travel as long as they can be, because NCCL wants sizes from the host; what is behind the blocks is not looked at.
+//!
+//! **Sums** have the bits of [`crate::element`]. Where nodes are subtrees of the tree, one sum per node crosses; else the parts do.
+//!
+//! **Who reads what when.** Blocks of peers are read between the two barriers of [`inside::Inside`]. A slot of strips is
+//! written again when its last exchange has ended on this stream, and by others' rails as [`Rails`] says.
+
+mod inside;
+mod launch;
+mod nodes;
+mod report;
+
+use super::nccl::NcclCollectives;
+use super::peer::{Peers, bind};
+use super::rail::{Exchange, Rails, Route};
+use super::sum::{self, MOST_PARTS, Place, Turns, sum};
+use super::{Blocks, DeviceCollectives, DeviceSizes, rail, segment};
+use crate::communicator::Communicator;
+use crate::error::{CommError, Result};
+use crate::topology::{Rank, Topology};
+use crate::transport::Transport;
+use headlong_device::Stream;
+use headlong_device::cuda::{Build, CudaDevice, CudaStream, DeviceMemory, DevicePtr};
+use inside::{Brought, Inside, Sources};
+use launch::{Kernels, Slots, Tables};
+use nodes::{HEADER_BYTES, MOST_PEERS, Nodes};
+use report::Report;
+use std::sync::Arc;
+
+/// The most ranks of a node that exchange this way.
+pub const MOST_RANKS_OF_A_NODE: usize = MOST_PEERS;
+
+/// Bytes of `struct State`: the number of the exchange, whether something was told, whether something is refused.
+const STATE_BYTES: usize = 16;
+
+/// Where in it the last one is.
+const REFUSED: usize = 12;
+
+/// The kernels that the ranks of `topology` need, for builds ahead of time.
+pub fn kernels(topology: &Topology) -> Vec<Build> {
+    let nodes = Nodes::new(topology, Rank(0));
+    let mut counts = parts_of_sums(&nodes);
+    counts.sort_unstable();
+    counts.dedup();
+    counts.into_iter().map(sum::build).chain([launch::build()]).collect()
+}
+
+/// How many parts sums have.
+fn parts_of_sums(nodes: &Nodes) -> Vec<usize> {
+    match nodes.sums_by_node() {
+        true => vec![nodes.peers().len(), nodes.all().count()],
+        false => vec![nodes.topology().num_ranks()],
+    }
+}
+
+/// Why an operation was not enqueued.
+enum Stop {
+    /// For a reason of this rank.
+    Reason(String),
+    /// The job has ended.
+    Ended(CommError),
+}
+
+impl From<String> for Stop {
+    fn from(reason: String) -> Self {
+        Stop::Reason(reason)
+    }
+}
+
+impl From<CommError> for Stop {
+    fn from(error: CommError) -> Self {
+        Stop::Ended(error)
+    }
+}
+
+/// One rank's end of hierarchical collectives.
+pub struct HierarchicalCollectives {
+    nodes: Nodes,
+    transport: Arc<dyn Transport>,
+    device: CudaDevice,
+    sizes: DeviceSizes,
+    inside: Inside,
+    rails: Box<dyn Rails>,
+    /// NCCL, where a part of the way is its.
+    nccl: Option<Arc<NcclCollectives>>,
+    slots: [DeviceMemory; 2],
+    slot_bytes: usize,
+    state: DeviceMemory,
+    tables: Tables,
+    report: Report,
+    epoch: u32,
+}
+
+/// What one all-to-all moves where.
+struct Moved {
+    blocks: inside::Blocks,
+    /// How long blocks of each rank of the node are, where that is not on the device.
+    fixed: [u32; MOST_PEERS],
+    to: DevicePtr,
+    to_stride: usize,
+}
+
+/// Whether ranks of this topology can exchange this way; else why not.
+fn possible(topology: &Topology) -> std::result::Result<(), String> {
+    let sizes = (0..topology.num_nodes()).map(|node| topology.node_size(node));
+    let most = sizes.max().unwrap_or(0);
+    if most > MOST_PEERS {
+        return Err(format!("hierarchical exchanges are for up to {MOST_PEERS} ranks of a node, and there are {most}"));
+    }
+    let parts = parts_of_sums(&Nodes::new(topology, Rank(0))).into_iter().max().unwrap_or(0);
+    match parts > MOST_PARTS {
+        true => Err(format!("hierarchical sums are of up to {MOST_PARTS} parts, and there are {parts}")),
+        false => Ok(()),
+    }
+}
+
+impl HierarchicalCollectives {
+    /// Comes together with all ranks. Peers of every node use each other's memory where all of them can, else NCCL.
+    pub(super) fn attach(
+        communicator: &Communicator,
+        cuda: &CudaStream,
+        sizes: DeviceSizes,
+        by_memory: bool,
+    ) -> Result<Self> {
+        let topology = communicator.topology();
+        communicator.agree("hierarchical exchanges", &possible(topology))?;
+        let nodes = Nodes::new(topology, communicator.rank());
+        let nccl = Arc::new(NcclCollectives::attach(communicator, Ok(cuda))?);
+        let rails = Box::new(rail::nccl::NcclRails::new(Arc::clone(&nccl)));
+        let load = || {
+            launch::load(cuda)?;
+            parts_of_sums(&nodes).into_iter().try_for_each(|parts| sum::load(cuda, parts))
+        };
+        let segment = 4 * segment(0, nodes.num_rails(), sizes.sum_len).len();
+        let inside = match by_memory && is_by_memory(communicator, cuda)? {
+            true => Inside::Memory(Peers::attach(communicator, cuda, &groups(topology), load)?),
+            false => {
+                let brought = load().and_then(|()| {
+                    Brought::new(Arc::clone(&nccl), cuda.device(), &nodes, (sizes.block_bytes, segment))
+                });
+                communicator.agree("room for what NCCL brings", &brought)?;
+                Inside::Nccl(brought.map_err(|reason| CommError::Rendezvous { reason })?)
+            }
+        };
+        let epoch = draw_epoch(communicator)?;
+        let made = Room::new(cuda, &nodes, rails.num_slots(), (sizes.block_bytes, segment));
+        communicator.agree("room for strips", &made)?;
+        let room = made.map_err(|reason| CommError::Rendezvous { reason })?;
+        Ok(Self {
+            transport: communicator.transport().clone(),
+            device: cuda.device().clone(),
+            nodes,
+            sizes,
+            inside,
+            rails,
+            nccl: Some(nccl),
+            slots: room.slots,
+            slot_bytes: room.slot_bytes,
+            state: room.state,
+            tables: room.tables,
+            report: room.report,
+            epoch,
+        })
+    }
+
+    /// Enqueues an operation; where that fails, the job ends.
+    fn enqueue(
+        &self,
+        operation: &'static str,
+        stream: &Stream,
+        body: impl FnOnce(&CudaStream) -> std::result::Result<(), Stop>,
+    ) -> Result<()> {
+        self.transport.check()?;
+        let cuda = stream.cuda_body();
+        let ours = cuda.device().ordinal() == self.device.ordinal();
+        assert!(ours, "{operation}: a stream of {}, not of {}", cuda.device(), self.device);
+        let enqueued = bind(cuda).map_err(Stop::Reason).and_then(|()| body(cuda));
+        let enqueued = enqueued.and_then(|()| cuda.check().map_err(|error| Stop::Reason(error.to_string())));
+        match enqueued {
+            Ok(()) => Ok(()),
+            Err(Stop::Ended(error)) => Err(error),
+            Err(Stop::Reason(reason)) => self.end(operation, reason),
+        }
+    }
+
+    /// Ends the job with this rank's reason, unless another was first; the job's first error.
+    fn end(&self, operation: &'static str, reason: String) -> Result<()> {
+        let seen_by = self.nodes.rank();
+        self.abort(CommError::Device { seen_by, operation: operation.to_owned(), reason });
+        self.transport.check()
+    }
+
+    fn kernels<'a>(&'a self, cuda: &'a CudaStream, operation: &str, size: usize, capacity: usize) -> Kernels<'a> {
+        let slots = |side: usize| Slots {
+            at: self.slots[side].ptr(),
+            state: self.state.ptr(),
+            slot_bytes: self.slot_bytes as u64,
+            num_slots: self.rails.num_slots() as u32,
+            capacity: capacity as u32,
+        };
+        let (send, receive) = (slots(0), slots(1));
+        let fingerprint = fingerprint(operation, size);
+        Kernels { cuda, tables: &self.tables, send, receive, report: self.report.at(), epoch: self.epoch, fingerprint }
+    }
+
+    fn hand_over<'a>(&self, operation: &'static str, route: &'a Route) -> Exchange<'a> {
+        Exchange { operation, route, from: self.slots[0].ptr(), to: self.slots[1].ptr() }
+    }
+
+    /// The all-to-all, of which the other exchanges are cases.
+    fn move_blocks(&self, stream: &Stream, moved: &Moved) -> Result<()> {
+        let blocks = &moved.blocks;
+        let (operation, bytes) = (blocks.operation, blocks.bytes);
+        if bytes == 0 {
+            return self.transport.check();
+        }
+        if bytes > self.sizes.block_bytes {
+            let room = self.sizes.block_bytes;
+            return self.end(operation, format!("blocks of {bytes} bytes, and room was made for {room}"));
+        }
+        let route = self.nodes.exchange_route(bytes);
+        self.enqueue(operation, stream, |cuda| {
+            let kernels = self.kernels(cuda, operation, bytes, bytes);
+            let sources = self.inside.open(cuda, &self.nodes, blocks)?;
+            let shape = (route.sends.len(), self.nodes.peers().len());
+            kernels.seal(shape, sources.lengths, moved.fixed);
+            kernels.pack(shape, sources.from, (self.positions(&sources), sources.stride));
+            let exchange = self.hand_over(operation, &route);
+            self.rails.begin(cuda, &exchange)?;
+            kernels.take_inside(&self.nodes, &sources, moved.fixed, (moved.to, moved.to_stride));
+            self.inside.close(cuda)?;
+            self.rails.finish(cuda, &exchange)?;
+            kernels.open(false);
+            kernels.unpack(moved.to, moved.to_stride);
+            Ok(())
+        })
+    }
+
+    /// Which of a rank's blocks each strip takes: that of its destination, unless they were brought in the order of strips.
+    fn positions(&self, sources: &Sources) -> DevicePtr {
+        if sources.brought { self.tables.numbers() } else { self.tables.destinations() }
+    }
+
+    /// The memory of one strip's first block, in the slots that are sent from.
+    fn own_sum(&self) -> Place {
+        Place { at: self.slots[0].ptr().offset(HEADER_BYTES), turns: true }
+    }
+
+    /// This rank's segment of a sum over all nodes, from `parts` of its own node to `outs`.
+    fn sum_across(
+        &self,
+        cuda: &CudaStream,
+        [parts, outs]: [&[DevicePtr]; 2],
+        len: usize,
+    ) -> std::result::Result<(), Stop> {
+        let capacity = 4 * len;
+        let route = self.nodes.sum_route(capacity);
+        let kernels = self.kernels(cuda, "all_reduce", len, capacity);
+        let turns = Some(Turns {
+            sequence: self.state.ptr(),
+            refused: self.state.ptr().offset(REFUSED),
+            slot_bytes: self.slot_bytes,
+            num_slots: self.rails.num_slots(),
+        });
+        let fixed = |places: &[DevicePtr]| -> Vec<Place> { places.iter().copied().map(Place::fixed).collect() };
+        let (parts, outs) = (fixed(parts), fixed(outs));
+        let num_parts = self.nodes.parts_of(self.nodes.node());
+        kernels.seal((1, num_parts), [DevicePtr::NULL; MOST_PEERS], [capacity as u32; MOST_PEERS]);
+        if self.nodes.sums_by_node() {
+            sum(cuda, &parts, &[self.own_sum()], len, turns);
+        } else {
+            let mut from = [DevicePtr::NULL; MOST_PEERS];
+            from.iter_mut().zip(&parts).for_each(|(to, part)| *to = part.at);
+            kernels.pack((1, num_parts), from, (self.tables.numbers(), 0));
+        }
+        let exchange = self.hand_over("all_reduce", &route);
+        self.rails.begin(cuda, &exchange)?;
+        self.rails.finish(cuda, &exchange)?;
+        kernels.open(true);
+        // Own parts are read where they lie: nothing has been written there yet.
+        let own = if self.nodes.sums_by_node() { vec![self.own_sum()] } else { parts };
+        sum(cuda, &self.leaves(own, &route, capacity), &outs, len, turns);
+        Ok(())
+    }
+
+    /// All parts in the order of the tree: this node's, and those in the strips of the others.
+    fn leaves(&self, own: Vec<Place>, route: &Route, capacity: usize) -> Vec<Place> {
+        let room = capacity.next_multiple_of(16);
+        let mut leaves: Vec<(Rank, Place)> = Vec::with_capacity(MOST_PARTS);
+        let first_of = |node: usize| self.nodes.topology().ranks_of(node);
+        leaves.extend(first_of(self.nodes.node()).iter().copied().zip(own));
+        for hop in &route.receives {
+            let node = self.nodes.topology().node_of(hop.peer);
+            let blocks = (0..self.nodes.parts_of(node)).map(|block| Place {
+                at: self.slots[1].ptr().offset(hop.offset + HEADER_BYTES + block * room),
+                turns: true,
+            });
+            leaves.extend(first_of(node).iter().copied().zip(blocks));
+        }
+        leaves.sort_by_key(|(rank, _)| *rank);
+        leaves.into_iter().map(|(_, place)| place).collect()
+    }
+}
+
+/// Memory for strips and what kernels need besides.
+struct Room {
+    slots: [DeviceMemory; 2],
+    slot_bytes: usize,
+    state: DeviceMemory,
+    tables: Tables,
+    report: Report,
+}
+
+impl Room {
+    fn new(
+        cuda: &CudaStream,
+        nodes: &Nodes,
+        num_slots: usize,
+        (block, segment): (usize, usize),
+    ) -> std::result::Result<Self, String> {
+        let device = cuda.device();
+        let slot_bytes = nodes.slot_bytes(block, segment);
+        let take = |what, bytes| DeviceMemory::new(device, what, bytes).map_err(|error| error.to_string());
+        Ok(Self {
+            slots: [
+                take("strips that are sent", num_slots * slot_bytes)?,
+                take("strips that are received", num_slots * slot_bytes)?,
+            ],
+            slot_bytes,
+            state: take("number of the exchange", STATE_BYTES)?,
+            tables: Tables::new(cuda, nodes)?,
+            report: Report::new(device)?,
+        })
+    }
+}
+
+/// The ranks of each node.
+fn groups(topology: &Topology) -> Vec<&[Rank]> {
+    (0..topology.num_nodes()).map(|node| topology.ranks_of(node)).filter(|ranks| !ranks.is_empty()).collect()
+}
+
+fn is_by_memory(communicator: &Communicator, cuda: &CudaStream) -> Result<bool> {
+    Peers::are_possible(communicator, cuda, &groups(communicator.topology()))
+}
+
+/// A number that this job's strips bear, and hardly another's.
+fn draw_epoch(communicator: &Communicator) -> Result<u32> {
+    let mut bytes = [0_u8; 4];
+    getrandom::fill(&mut bytes).map_err(|error| CommError::System {
+        what: "drawing a random number".to_owned(),
+        reason: error.to_string(),
+    })?;
+    let mut epoch = [u32::from_ne_bytes(bytes)];
+    communicator.broadcast(Rank(0), &mut epoch)?;
+    Ok(epoch[0])
+}
+
+/// Equal where two ranks are in the same kind of exchange.
+fn fingerprint(operation: &str, size: usize) -> u32 {
+    // FNV-1a.
+    let bytes = operation.bytes().chain(size.to_le_bytes());
+    bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+impl DeviceCollectives for HierarchicalCollectives {
+    fn name(&self) -> &'static str {
+        match (&self.inside, self.rails.name()) {
+            (Inside::Memory(_), "nccl") => "hierarchical: peer memory, nccl",
+            (Inside::Nccl(_), "nccl") => "hierarchical: nccl",
+            _ => "hierarchical: peer memory, verbs",
+        }
+    }
+
+    fn rank(&self) -> Rank {
+        self.nodes.rank()
+    }
+
+    fn num_ranks(&self) -> usize {
+        self.nodes.topology().num_ranks()
+    }
+
+    fn all_to_all(&self, stream: &Stream, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
+        let lengths = DevicePtr::NULL;
+        self.all_to_all_v(stream, Blocks { from, to, bytes_per_peer: bytes, lengths })
+    }
+
+    fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
+        let Blocks { from, to, bytes_per_peer: bytes, lengths } = blocks;
+        let (operation, root) = ("all_to_all", Rank(0));
+        self.move_blocks(
+            stream,
+            &Moved {
+                blocks: inside::Blocks { operation, from, stride: bytes, bytes, lengths, root },
+                fixed: [bytes as u32; MOST_PEERS],
+                to,
+                to_stride: bytes,
+            },
+        )
+    }
+
+    fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {
+        let operation = "all_reduce";
+        if len == 0 {
+            return self.transport.check();
+        }
+        if len > self.sizes.sum_len {
+            let room = self.sizes.sum_len;
+            return self.end(operation, format!("{len} numbers, and room was made for {room}"));
+        }
+        self.enqueue(operation, stream, |cuda| {
+            let [parts, outs] = self.inside.open_segments(cuda, &self.nodes, (data, len))?;
+            let own = segment(self.nodes.local(), self.nodes.num_rails(), len).len();
+            if self.nodes.local() < self.nodes.num_rails() && own > 0 {
+                self.sum_across(cuda, [&parts, &outs], own)?;
+            } else {
+                // Exchanges are counted alike on all ranks.
+                let none = [DevicePtr::NULL; MOST_PEERS];
+                self.kernels(cuda, operation, 0, 0).seal((0, 0), none, [0; MOST_PEERS]);
+            }
+            self.inside.close_segments(cuda, &self.nodes, (data, len))
+        })
+    }
+
+    fn all_gather(&self, stream: &Stream, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
+        let (operation, lengths, root) = ("all_gather", DevicePtr::NULL, Rank(0));
+        self.move_blocks(
+            stream,
+            &Moved {
+                blocks: inside::Blocks { operation, from, stride: 0, bytes, lengths, root },
+                fixed: [bytes as u32; MOST_PEERS],
+                to,
+                to_stride: bytes,
+            },
+        )
+    }
+
+    fn broadcast(&self, stream: &Stream, root: Rank, data: DevicePtr, bytes: usize) -> Result<()> {
+        assert!(root.0 < self.num_ranks(), "there are {} ranks, no {root}", self.num_ranks());
+        let (operation, lengths) = ("broadcast", DevicePtr::NULL);
+        let mut fixed = [0; MOST_PEERS];
+        let peers = fixed.iter_mut().zip(self.nodes.peers());
+        peers.filter(|(_, peer)| **peer == root).for_each(|(length, _)| *length = bytes as u32);
+        let blocks = inside::Blocks { operation, from: data, stride: 0, bytes, lengths, root };
+        self.move_blocks(stream, &Moved { blocks, fixed, to: data, to_stride: 0 })
+    }
+
+    fn check(&self) -> Result<()> {
+        if let Err(error) = self.transport.check() {
+            // The job has failed elsewhere: nothing here may wait for it any longer.
+            self.abort(error.clone());
+            return Err(error);
+        }
+        self.flagged()?;
+        match &self.nccl {
+            Some(nccl) => nccl.check()?,
+            None => {}
+        }
+        self.rails.check().or_else(|reason| self.end("an exchange between nodes", reason))
+    }
+
+    fn flagged(&self) -> Result<()> {
+        match self.report.read(&self.nodes) {
+            None => Ok(()),
+            Some(error) => {
+                self.abort(error.clone());
+                self.transport.check()?;
+                Err(error)
+            }
+        }
+    }
+
+    fn abort(&self, error: CommError) {
+        match &self.inside {
+            Inside::Memory(peers) => peers.abort(error.clone()),
+            Inside::Nccl(_) => self.transport.abort(error.clone()),
+        }
+        if let Some(nccl) = &self.nccl {
+            nccl.abort(error);
+        }
+        self.rails.give_up();
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.flagged()?;
+        let Self { inside, rails, nccl, .. } = *self;
+        rails.close()?;
+        match inside {
+            Inside::Memory(peers) => peers.close()?,
+            Inside::Nccl(brought) => drop(brought),
+        }
+        match nccl.map(Arc::try_unwrap) {
+            Some(Ok(nccl)) => Box::new(nccl).close(),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Rails: what carries strips between nodes, from one device's memory to another's.
+//!
+//! The rank that carries for a rank of another node ([`crate::plan::hierarchical`]) sends it one strip an exchange. A [`Route`] says
+//! which strips a rank sends and receives in one kind of exchange, and where they lie in a slot; it follows from the topology alone, so
+//! that every rank knows everybody's.
+
+pub(super) mod nccl;
+
+use crate::error::Result;
+use crate::topology::Rank;
+use headlong_device::cuda::{CudaStream, DevicePtr};
+
+/// One strip on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hop {
+    /// Who sends or receives it.
+    pub(super) peer: Rank,
+    /// Where it lies in this rank's slot.
+    pub(super) offset: usize,
+    /// Where it lies in the peer's slot.
+    pub(super) there: usize,
+    /// Its length, when all blocks are as long as they can be.
+    pub(super) bytes: usize,
+}
+
+/// The strips of one kind of exchange.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Route {
+    /// Those that this rank sends, nearest node first, so that not all send to node 0 at once. Two may lie at one place.
+    pub(super) sends: Vec<Hop>,
+    /// Those that it receives, in the order of their nodes.
+    pub(super) receives: Vec<Hop>,
+}
+
+/// One enqueued exchange.
+pub(super) struct Exchange<'a> {
+    /// `all_to_all`, for errors.
+    pub(super) operation: &'static str,
+    pub(super) route: &'a Route,
+    /// The first of the slots that are sent from, and of those that are received into.
+    pub(super) from: DevicePtr,
+    pub(super) to: DevicePtr,
+}
+
+/// What carries strips between nodes. A rank calls its methods in the order of its exchanges, which is the same on all ranks.
+pub(super) trait Rails: Send + Sync {
+    /// `nccl`.
+    fn name(&self) -> &'static str;
+
+    /// How many slots exchanges use in turns.
+    fn num_slots(&self) -> usize;
+
+    /// Enqueues that the strips of the exchange leave once the stream has come here: headers and blocks have been written. It may
+    /// also wait for those that come in.
+    fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> std::result::Result<(), String>;
+
+    /// Enqueues that the stream goes on when the strips of the exchange that was begun last have come in.
+    fn finish(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> std::result::Result<(), String>;
+
+    /// Whether all is well, as far as can be known without asking a driver.
+    ///
+    /// # Errors
+    /// What has failed.
+    fn check(&self) -> std::result::Result<(), String>;
+
+    /// Lets what waits on the device go on: the job has failed.
+    fn give_up(&self);
+
+    /// Ends with all ranks, after the streams are done.
+    ///
+    /// # Errors
+    /// What has failed.
+    fn close(self: Box<Self>) -> Result<()>;
+}

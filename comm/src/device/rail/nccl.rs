@@ -1,0 +1,51 @@
+//! Rails by NCCL: sizes are the host's to say, so strips travel as long as they can be.
+
+use super::{Exchange, Rails};
+use crate::device::nccl::{NcclCollectives, Piece};
+use crate::error::Result;
+use headlong_device::cuda::CudaStream;
+use std::sync::Arc;
+
+/// Strips as sends and receives of one group.
+pub(in crate::device) struct NcclRails {
+    nccl: Arc<NcclCollectives>,
+}
+
+impl NcclRails {
+    pub(in crate::device) fn new(nccl: Arc<NcclCollectives>) -> Self {
+        Self { nccl }
+    }
+}
+
+impl Rails for NcclRails {
+    fn name(&self) -> &'static str {
+        "nccl"
+    }
+
+    /// The stream orders uses of the one.
+    fn num_slots(&self) -> usize {
+        1
+    }
+
+    fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> std::result::Result<(), String> {
+        let Exchange { route, from, to, .. } = exchange;
+        let sends = route.sends.iter().map(|hop| Piece::new(hop.peer, from.offset(hop.offset), hop.bytes));
+        let receives = route.receives.iter().map(|hop| Piece::new(hop.peer, to.offset(hop.offset), hop.bytes));
+        self.nccl.exchange(stream, sends, receives)
+    }
+
+    fn finish(&self, _stream: &CudaStream, _exchange: &Exchange<'_>) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    /// The communicator is asked by whoever has it.
+    fn check(&self) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    fn give_up(&self) {}
+
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}

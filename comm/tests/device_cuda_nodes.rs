@@ -1,0 +1,236 @@
+//! Ranks of several nodes exchange inside the node first, then in one strip per remote node: the same results, eager and captured,
+//! whatever the nodes; and what does not fit, or is not what was expected, ends on every rank with a reason.
+
+mod device_support;
+
+use device_support::{Memory, WAYS, download, has_devices, on_nodes, uneven, upload};
+use headlong_comm::testing::run_ranks;
+use headlong_comm::{BetweenDevices, Blocks, CommError, DeviceCollectives, Rank, Topology};
+use headlong_device::Stream;
+use headlong_device::cuda::{DeviceMemory, DevicePtr, Event};
+use std::time::Duration;
+
+const NODES: [&[usize]; 5] = [&[2, 2], &[4, 4], &[3, 1], &[1, 2, 1], &[3, 2]];
+
+fn finish(collectives: &dyn DeviceCollectives, stream: &Stream) -> headlong_comm::Result<()> {
+    let done = Event::new(stream.cuda_body().device()).expect("an event");
+    stream.cuda_body().record(&done);
+    collectives.wait(&done, Duration::from_secs(20))
+}
+
+#[test]
+fn every_operation_on_every_shape_of_nodes() {
+    if !has_devices(8) {
+        return;
+    }
+    for (nodes, way) in NODES.into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
+        on_nodes(way, nodes, |communicator, stream| {
+            let (rank, ranks) = (communicator.rank().0, communicator.num_ranks());
+            let collectives = communicator.attach_device(&stream).unwrap_or_else(|error| panic!("{error}"));
+            let inside = if way == BetweenDevices::Nccl { "hierarchical: nccl" } else { "hierarchical: peer memory, nccl" };
+            assert_eq!(collectives.name(), inside);
+            for len in [1, 5, 1031] {
+                let memory = Memory::new(&stream, ranks, len);
+                memory.fill(rank, 1, ranks, len);
+                memory.enqueue(&*collectives, &stream, len).unwrap();
+                finish(&*collectives, &stream).unwrap();
+                memory.verify(rank, 1, ranks, len);
+            }
+            collectives.close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_captured_exchange_between_nodes_exchanges_again_at_each_replay() {
+    if !has_devices(4) {
+        return;
+    }
+    for (nodes, way) in [&[2, 2][..], &[3, 1]].into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
+        on_nodes(way, nodes, |communicator, stream| {
+            let (rank, ranks, len) = (communicator.rank().0, communicator.num_ranks(), 1031);
+            let collectives = communicator.attach_device(&stream).unwrap();
+            let memory = Memory::new(&stream, ranks, len);
+            let cuda = stream.cuda_body();
+            let body = || {
+                memory.enqueue(&*collectives, &stream, len).expect("enqueued");
+                Ok(())
+            };
+            let graph = cuda.capture(body).unwrap();
+            for round in 0..4 {
+                memory.fill(rank, round, ranks, len);
+                graph.launch(cuda);
+                finish(&*collectives, &stream).unwrap();
+                memory.verify(rank, round, ranks, len);
+            }
+            collectives.close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn sums_between_nodes_have_the_bits_of_sums_between_hosts() {
+    if !has_devices(8) {
+        return;
+    }
+    for nodes in NODES {
+        let between_hosts = run_ranks(&Topology::from_node_sizes(nodes), |communicator| {
+            let mut data = uneven(communicator.rank().0);
+            communicator.all_reduce(&mut data).unwrap();
+            data
+        });
+        for way in WAYS {
+            let sums = on_nodes(way, nodes, |communicator, stream| {
+                let own = uneven(communicator.rank().0);
+                let memory = upload(&stream, &own);
+                let collectives = communicator.attach_device(&stream).expect("attached");
+                collectives.all_reduce_f32(&stream, memory.ptr(), own.len()).expect("enqueued");
+                finish(&*collectives, &stream).expect("done");
+                collectives.close().expect("closed");
+                download(&memory)
+            });
+            assert_eq!(sums, between_hosts, "{nodes:?}, {way:?}");
+        }
+    }
+}
+
+/// Room of a block, in numbers.
+const ROOM: usize = 1500;
+
+fn count_of(from: usize, to: usize, round: usize) -> usize {
+    match (from * 7 + to * 3 + round * 5) % 6 {
+        0 => 0,
+        1 => ROOM,
+        step => (step * 331 + from) % ROOM,
+    }
+}
+
+fn number(from: usize, to: usize, index: usize) -> f32 {
+    (from * 100_000 + to * 10_000 + index) as f32
+}
+
+fn words(stream: &Stream, words: &[u32]) -> DeviceMemory {
+    let floats: Vec<f32> = words.iter().map(|&word| f32::from_bits(word)).collect();
+    upload(stream, &floats)
+}
+
+#[test]
+fn blocks_arrive_as_far_as_they_count() {
+    if !has_devices(8) {
+        return;
+    }
+    for (nodes, way) in NODES.into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
+        on_nodes(way, nodes, |communicator, stream| {
+            let (rank, ranks) = (communicator.rank().0, communicator.num_ranks());
+            let collectives = communicator.attach_device(&stream).unwrap();
+            let numbers = (0..ranks * ROOM).map(|at| number(rank, at / ROOM, at % ROOM)).collect::<Vec<_>>();
+            let (from, to) = (upload(&stream, &numbers), upload(&stream, &vec![-1.0; ranks * ROOM]));
+            for round in 0..3 {
+                let counts: Vec<u32> = (0..ranks).map(|to| 4 * count_of(rank, to, round) as u32).collect();
+                let lengths = words(&stream, &counts);
+                let blocks =
+                    Blocks { from: from.ptr(), to: to.ptr(), bytes_per_peer: 4 * ROOM, lengths: lengths.ptr() };
+                collectives.all_to_all_v(&stream, blocks).unwrap();
+                finish(&*collectives, &stream).unwrap();
+                let arrived = download(&to);
+                for source in 0..ranks {
+                    let expected: Vec<f32> =
+                        (0..count_of(source, rank, round)).map(|at| number(source, rank, at)).collect();
+                    assert_eq!(arrived[source * ROOM..][..expected.len()], expected, "{source} to {rank}");
+                }
+            }
+            collectives.close().unwrap();
+        });
+    }
+}
+
+/// What each rank says of an exchange in which rank 1 claims more for the last rank than a block has room for.
+fn one_block_too_long(nodes: &[usize], way: BetweenDevices) -> Vec<(CommError, Vec<f32>)> {
+    on_nodes(way, nodes, |communicator, stream| {
+        let (rank, ranks) = (communicator.rank().0, communicator.num_ranks());
+        let collectives = communicator.attach_device(&stream).unwrap();
+        let from = upload(&stream, &vec![7.0; ranks * 4]);
+        let to = upload(&stream, &vec![-1.0; ranks * 4 + 4]);
+        let mut counts = vec![16; ranks];
+        if rank == 1 {
+            counts[ranks - 1] = 20;
+        }
+        let lengths = words(&stream, &counts);
+        let blocks = Blocks { from: from.ptr(), to: to.ptr(), bytes_per_peer: 16, lengths: lengths.ptr() };
+        let enqueued = collectives.all_to_all_v(&stream, blocks);
+        let mut told = enqueued.and_then(|()| finish(&*collectives, &stream));
+        // Ranks that have nothing to do with the block hear of it from the others.
+        while told.is_ok() {
+            std::thread::sleep(Duration::from_millis(2));
+            told = collectives.check();
+        }
+        let _ = stream.synchronize();
+        (told.unwrap_err(), download(&to))
+    })
+}
+
+#[test]
+fn a_block_that_is_too_long_is_named_on_all_ranks_and_writes_nothing_outside() {
+    if !has_devices(4) {
+        return;
+    }
+    for (nodes, way) in [&[2, 2][..], &[3, 1]].into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
+        let ends = one_block_too_long(nodes, way);
+        let text = ends[0].0.to_string();
+        assert!(text.contains("has 20 bytes") || text.contains("of rank 1 has 20 bytes"), "{text}");
+        assert!(text.contains("room for 16"), "{text}");
+        for (error, to) in &ends {
+            assert_eq!(error, &ends[0].0);
+            assert!(to[16..].iter().all(|&canary| canary == -1.0), "{to:?}");
+            assert!(to[..16].iter().all(|&value| value == 7.0 || value == -1.0));
+        }
+        // Of the exchange in which something was refused, the strip's receiver uses nothing that crossed.
+        let last = &ends[3].1;
+        assert!(last[4..8].iter().all(|&value| value == -1.0), "{last:?}");
+    }
+}
+
+#[test]
+fn nodes_in_different_exchanges_find_it_in_the_strips() {
+    if !has_devices(4) {
+        return;
+    }
+    let ends = on_nodes(BetweenDevices::Auto, &[2, 2], |communicator, stream| {
+        let collectives = communicator.attach_device(&stream).unwrap();
+        let (from, to) = (upload(&stream, &[1.0; 16]), upload(&stream, &[-1.0; 16]));
+        let enqueued = match communicator.rank() {
+            Rank(0 | 1) => collectives.all_to_all(&stream, from.ptr(), to.ptr(), 16),
+            _ => collectives.all_gather(&stream, from.ptr(), to.ptr(), 16),
+        };
+        let told = enqueued.and_then(|()| finish(&*collectives, &stream));
+        let _ = stream.synchronize();
+        (told.unwrap_err().to_string(), download(&to))
+    });
+    for (rank, (text, to)) in ends.iter().enumerate() {
+        assert!(text.contains("is in another exchange"), "{text}");
+        let others = if rank < 2 { 8..16 } else { 0..8 };
+        assert!(to[others].iter().all(|&value| value == -1.0));
+    }
+}
+
+#[test]
+fn more_than_room_was_made_for_is_refused_before_it_is_enqueued() {
+    if !has_devices(3) {
+        return;
+    }
+    let sizes = headlong_comm::DeviceSizes { block_bytes: 64, sum_len: 8 };
+    for of_sum in [false, true] {
+        let texts = on_nodes(BetweenDevices::Auto, &[2, 1], |communicator, stream| {
+            let collectives = communicator.attach_device_for(&stream, sizes).unwrap();
+            let memory = upload(&stream, &[0.0; 96]);
+            let (from, to) = (memory.ptr(), DevicePtr(memory.ptr().0 + 192));
+            let refused = match of_sum {
+                false => collectives.all_to_all(&stream, from, to, 68),
+                true => collectives.all_reduce_f32(&stream, from, 9),
+            };
+            refused.unwrap_err().to_string()
+        });
+        let expected = if of_sum { "9 numbers, and room was made for 8" } else { "of 68 bytes, and room was made for 64" };
+        assert!(texts.iter().all(|text| text.contains(expected)), "{texts:?}");
+    }
+}
