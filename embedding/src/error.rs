@@ -57,6 +57,20 @@ pub enum EmbeddingError {
         /// Number planned for.
         capacity: usize,
     },
+    /// On a device, a rank asks one owner for more rows than its slot has room for.
+    #[error(
+        "table `{table}`: with it a batch asks for {found} {what} of one owner, and a slot has room for {capacity}: raise comm.slot_factor"
+    )]
+    SlotFull {
+        /// Name of the table that did not fit any more.
+        table: String,
+        /// Rows, or numbers of their vectors.
+        what: &'static str,
+        /// Those of it and of the tables before it.
+        found: u64,
+        /// How many a slot has room for.
+        capacity: u64,
+    },
     /// A row index lies outside its table.
     #[error(
         "table `{table}`: row index {index} in sample {sample} of the batch is out of range, the table has {rows} rows"

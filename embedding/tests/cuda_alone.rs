@@ -14,7 +14,9 @@ mod cuda_tests {
     use headlong_device::optimizer::{Optimizer, Step};
     use headlong_device::testing::{small_integers, uniform};
     use headlong_device::{DType, Stream};
-    use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridSet, Owner, Partition};
+    use headlong_embedding::hybrid::{
+        DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridSet, Owner, Partition,
+    };
     use headlong_embedding::testing::{check_table_on_cuda, every_optimizer};
     use headlong_embedding::{EmbeddingSet, Pooling, Registry, SetOptions, TableSpec};
     use std::sync::Arc;
@@ -221,6 +223,7 @@ mod cuda_tests {
             partition: Arc::new(Partition::row_wise(&specs, 1)),
             owner: Owner(0),
             deduplicate: Deduplicate::Rank,
+            slot_factor: DEFAULT_SLOT_FACTOR,
         };
         let refused =
             HybridSet::new(&Registry::default(), &stream, &specs, &options).err().unwrap().to_string();

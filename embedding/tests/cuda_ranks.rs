@@ -52,6 +52,7 @@ mod cuda_tests {
                     partition: Arc::clone(&partition),
                     owner: Owner(owner),
                     deduplicate: Deduplicate::Rank,
+                    slot_factor: DEFAULT_SLOT_FACTOR,
                 };
                 let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
                 set.set_device_step(step.ptr());

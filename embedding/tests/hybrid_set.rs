@@ -31,6 +31,7 @@ fn options<'a>(partition: &Arc<Partition>, owner: usize, max_ids: &'a [usize]) -
         partition: Arc::clone(partition),
         owner: Owner(owner),
         deduplicate: Deduplicate::Rank,
+        slot_factor: DEFAULT_SLOT_FACTOR,
     }
 }
 

@@ -371,6 +371,14 @@ impl Model {
         is_usual(call.now) && (is_evaluation || call.next.is_some_and(is_usual))
     }
 
+    /// Whether a step over slot `slot` that was captured with full batches does what this call asks for. The batch of next may be
+    /// short: it is copied and routed as long as it says it is, and what its copies take besides is not looked at.
+    pub(crate) fn is_replayable(&self, call: &Call<'_>, slot: usize) -> bool {
+        let full = self.config.train.batch_size * self.config.train.accumulate;
+        let fits = |slot: &BatchSlot| slot.num_samples_of_all() <= full && slot.route().is_as_planned();
+        self.is_full(&Call { next: call.next.map(|_| call.now), ..*call }, slot) && call.next.is_none_or(fits)
+    }
+
     /// The first `num_samples` logits of the last prediction, of all ranks, brought to the host.
     pub(crate) fn logits_on_host(&self, num_samples: usize) -> Result<Vec<f32>> {
         let logits = self.logits_of_all().first_rows(num_samples).to_vec();
@@ -463,6 +471,7 @@ fn build_tables(
             }
             _ => Deduplicate::Rank,
         },
+        slot_factor: config.comm.slot_factor,
     };
     HybridSet::new(parts.registry, stream, &specs, &options)
         .map_err(|error| failed("the embedding tables cannot be built", error))

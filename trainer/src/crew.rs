@@ -137,17 +137,21 @@ pub fn tuned_comm_options(config: &Config) -> Result<CommOptions> {
     Ok(CommOptions { tuning: Some(Arc::new(tuning)), ..comm_options(config) })
 }
 
-/// The stream that a rank works on. Ranks of a node take its CUDA devices in their order.
+/// The stream that a rank works on. Ranks of a machine take its CUDA devices in their order: those of a node, or all ranks where they
+/// are threads of one process, whatever nodes they play.
 fn stream_of(config: &Config, communicator: &Communicator, threads: usize) -> Result<Stream> {
     if config.run.device != DeviceChoice::Cuda {
         return Ok(Stream::cpu(threads));
     }
-    let local = communicator.topology().local_index(communicator.rank());
+    let (rank, topology) = (communicator.rank(), communicator.topology());
+    let (local, ranks) = match communicator.transport().name() {
+        "local" => (rank.0, topology.num_ranks()),
+        _ => (topology.local_index(rank), topology.node_size(topology.node_of(rank))),
+    };
     let devices = CudaDevice::count().map_err(unusable)? as usize;
     if local >= devices {
-        let ranks = communicator.topology().node_size(communicator.topology().node_of(communicator.rank()));
         return Err(Error::unsupported(
-            format!("run.device = \"cuda\" with {ranks} ranks on a node"),
+            format!("run.device = \"cuda\" with {ranks} ranks on a machine"),
             format!("each rank has a device of its own, and this machine has {devices}"),
         ));
     }

@@ -50,6 +50,8 @@ pub struct Engine {
     finished: VecDeque<StepLoss>,
     /// The last prediction, where it was brought from a device.
     logits: Vec<f32>,
+    /// A short batch of an evaluation that is replayed, made full.
+    padded: Batch,
 }
 
 /// The loss of a step that has ended.
@@ -89,8 +91,8 @@ impl Engine {
         let pending = VecDeque::with_capacity(MOST_PENDING);
         // Whoever never takes losses keeps the last few.
         let finished = VecDeque::with_capacity(2 * MOST_PENDING);
-        let (sent, logits) = (Sent::default(), Vec::new());
-        Self { model, lanes, recorder, now: 0, primed: false, sent, pending, finished, logits }
+        let (sent, logits, padded) = (Sent::default(), Vec::new(), Batch::default());
+        Self { model, lanes, recorder, now: 0, primed: false, sent, pending, finished, logits, padded }
     }
 
     /// Meets the other ranks' devices, where models lie on devices: all ranks call it together, before the first batch.
@@ -269,13 +271,19 @@ impl Engine {
         self.model.slots[self.now].batch().position
     }
 
-    /// Predicts `batch`; [`Engine::logits`] has the result. Changes no weight and no batch of training.
+    /// Predicts `batch`; [`Engine::logits`] has the result. Changes no weight and no batch of training. Where evaluations are captured,
+    /// a short batch is made full by its last sample, so that the same graph runs: a logit depends on its own sample alone.
     ///
     /// # Errors
     /// Ids out of range, batches larger than planned, a rank that is gone.
     pub fn predict(&mut self, batch: &Batch) -> Result<()> {
         self.settle()?;
-        let call = evaluation_call(&self.model, batch);
+        let full = self.model.config.eval.batch_size;
+        let is_padded = self.lanes.captures() && (1..full).contains(&batch.num_samples);
+        if is_padded {
+            pad(&mut self.padded, batch, full);
+        }
+        let call = evaluation_call(&self.model, if is_padded { &self.padded } else { batch });
         self.model.hand_over(&call)?;
         self.lanes.walk_whole(EVALUATION, &self.model, &call, Model::EVALUATION_SLOT, &mut self.recorder)?;
         if self.model.runs_ahead() {
@@ -333,6 +341,24 @@ fn training_call<'a>(
         micro_batch: 0,
         dense_step: step(rates.dense),
         sparse_step: step(rates.sparse),
+    }
+}
+
+/// `batch`, and its last sample again and again, up to `full` samples.
+fn pad(padded: &mut Batch, batch: &Batch, full: usize) {
+    padded.clone_from(batch);
+    let (samples, missing) = (batch.num_samples, full - batch.num_samples);
+    padded.num_samples = full;
+    if !batch.labels.is_empty() {
+        padded.labels.resize(full, 0.0);
+    }
+    padded.dense.resize(batch.dense.len() / samples * full, 0.0);
+    for bags in &mut padded.sparse {
+        let last = bags.offsets[samples - 1] as usize..bags.offsets[samples] as usize;
+        for _ in 0..missing {
+            bags.values.extend_from_within(last.clone());
+            bags.offsets.push(bags.values.len() as u32);
+        }
     }
 }
 

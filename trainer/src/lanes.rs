@@ -169,6 +169,11 @@ impl Lanes {
         }
     }
 
+    /// Whether walks over full batches become graphs.
+    pub(crate) fn captures(&self) -> bool {
+        matches!(&self.assigned, Assigned::Cuda(cuda) if cuda.captures())
+    }
+
     /// Runs `stages`; neighbouring stages that repeat run once per micro-batch, together. Returns when all have run, on a CUDA device
     /// when all are enqueued.
     ///

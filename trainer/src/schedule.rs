@@ -184,7 +184,7 @@ fn answer(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
 /// Vectors of infrequent rows go from their owners to whoever asked.
 fn exchange_vectors(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     if let Some(devices) = model.devices() {
-        return by_slot::exchange_vectors(model, devices, stream);
+        return by_slot::exchange_vectors(model, devices, stream, call.now);
     }
     if let Some(mut proxy) = call.now.proxy() {
         return by_node::exchange_vectors(model, stream, call.now, &mut proxy);
@@ -435,7 +435,7 @@ fn reduce(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
 /// Gradients of infrequent rows go the way back that their vectors came.
 fn exchange_gradients(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     if let Some(devices) = model.devices() {
-        return by_slot::exchange_gradients(model, devices, stream);
+        return by_slot::exchange_gradients(model, devices, stream, call.now);
     }
     if let Some(mut proxy) = call.now.proxy() {
         return by_node::exchange_gradients(model, stream, call.now, &mut proxy);

@@ -6,7 +6,7 @@
 mod made_up;
 
 use headlong::build::table_specs;
-use headlong::config::{Config, DeviceChoice, Precision, ScheduleChoice, TableDtype};
+use headlong::config::{Config, DeviceChoice, ExchangeChoice, Precision, ScheduleChoice, TableDtype};
 use headlong::crew::{Crew, CrewOptions};
 use headlong::digest::weights_digest;
 use headlong::engine::StepRates;
@@ -106,7 +106,42 @@ fn more_rows_for_one_owner_than_a_slot_holds_end_the_run_with_the_tables_name() 
     let step = crew.enqueue(StepRates { number: 1, dense: 0.1, sparse: 0.1 }, Some(&batch));
     let error = step.and_then(|()| crew.settle()).unwrap_err();
     let text = headlong::error::chain(&error);
-    assert!(text.contains("`C1`") && text.contains("of one owner"), "{text}");
+    assert!(text.contains("`C1`") && text.contains("comm.slot_factor"), "{text}");
+    assert!(text.contains("asks for 800 rows of one owner, and a slot has room for 464"), "{text}");
+    // With the room that the message asks for, the same batch is trained on.
+    config.comm.slot_factor = 4.0;
+    config.validate().unwrap();
+    let crew = Crew::build(&config, &rows, CrewOptions::new(4, &Registry::default())).unwrap();
+    crew.prime(&batch).unwrap();
+    crew.enqueue(StepRates { number: 1, dense: 0.1, sparse: 0.1 }, Some(&batch)).unwrap();
+    crew.settle().unwrap();
+}
+
+/// Ranks of several nodes that exchange inside the node first, in one process: the bits of ranks that all exchange with all.
+#[test]
+fn exchanges_inside_the_node_first_change_no_bit() {
+    if device().is_none() || CudaDevice::count().unwrap() < 8 {
+        println!("skipped, because there are no eight devices");
+        return;
+    }
+    for (ranks, per_node) in [(4, 2), (4, 3), (8, 4)] {
+        let of = |exchange, schedule| {
+            let mut config = config(DeviceChoice::Cuda, schedule, "rowwise_adagrad", 1);
+            (config.run.ranks, config.comm.exchange) = (ranks, exchange);
+            let is_flat = exchange == ExchangeChoice::Flat;
+            config.comm.ranks_per_node = if is_flat { 0 } else { per_node };
+            config.validate().unwrap();
+            run(&config)
+        };
+        let flat = of(ExchangeChoice::Flat, ScheduleChoice::Serial);
+        for schedule in [ScheduleChoice::Serial, ScheduleChoice::Overlapped, ScheduleChoice::Captured] {
+            let other = of(ExchangeChoice::Hierarchical, schedule);
+            let what = format!("{ranks} ranks, {per_node} to a node, {schedule:?}");
+            assert_eq!(flat.losses, other.losses, "{what}: losses");
+            assert_eq!(flat.digest, other.digest, "{what}: weights and states");
+            assert_eq!(flat.predictions, other.predictions, "{what}: predictions");
+        }
+    }
 }
 
 /// What a run left behind.

@@ -10,7 +10,9 @@ use headlong_device::cuda::{CudaDevice, DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::pool::Pool;
 use headlong_device::{ArenaPlan, DType, JaggedRef, Stream};
-use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridSet, Owner, Partition};
+use headlong_embedding::hybrid::{
+    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridSet, Owner, Partition,
+};
 use headlong_embedding::{Registry, SetOptions, TableSpec};
 use std::sync::Arc;
 use std::time::Instant;
@@ -52,7 +54,8 @@ fn with_optimizer(
     let (seed, sum_blocks, frozen, max_ids) = (1, 1, false, vec![samples; TABLES]);
     let set = SetOptions { optimizer, seed, max_samples: samples, max_ids: &max_ids, sum_blocks, frozen };
     let partition = Arc::new(Partition::row_wise(&specs, 1));
-    let options = HybridOptions { set, partition, owner: Owner(0), deduplicate: Deduplicate::Rank };
+    let (deduplicate, slot_factor) = (Deduplicate::Rank, DEFAULT_SLOT_FACTOR);
+    let options = HybridOptions { set, partition, owner: Owner(0), deduplicate, slot_factor };
     let set = HybridSet::new(&Registry::default(), &stream, &specs, &options)?;
     let step = DeviceMemory::new(device, "step", size_of::<DeviceStep>())?;
     let rate = Step { learning_rate: 1e-6, number: 1 };

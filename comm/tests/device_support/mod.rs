@@ -106,7 +106,7 @@ impl Memory {
 
     pub fn fill(&self, rank: usize, round: usize, ranks: usize, len: usize) {
         let write = |memory: &DeviceMemory, values: &[f32]| {
-            memory.write(0, headlong_device::cuda::testing::bytes_of(values)).expect("a write");
+            memory.write(0, testing::bytes_of(values)).expect("a write");
         };
         write(&self.parts, &values(rank, round, ranks * len));
         write(&self.sum, &values(rank, round, len));

@@ -94,6 +94,7 @@ __device__ __forceinline__ const StagedTable* staged_tables(const u32* staged) {
 #define ERROR_NOT_COPIED 2ull
 #define ERROR_SLOT_FULL 3ull
 #define ERROR_ASKED_ROW 4ull
+#define ERROR_SLOT_ELEMENTS 5ull
 
 struct Flags {
   u64 first;

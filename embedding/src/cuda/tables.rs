@@ -113,12 +113,8 @@ fn error_of(spec: &TableSpec, kind: u64, place: u64, detail: u64) -> EmbeddingEr
     let table = spec.name.clone();
     match kind {
         1 => EmbeddingError::IdOutOfRange { table, index: detail, sample: place as usize, rows: spec.rows },
-        3 => EmbeddingError::Capacity {
-            table,
-            what: "rows asked for of one owner",
-            found: detail as usize,
-            capacity: place as usize,
-        },
+        3 => EmbeddingError::SlotFull { table, what: "rows", found: detail, capacity: place },
+        5 => EmbeddingError::SlotFull { table, what: "numbers", found: detail, capacity: place },
         4 => EmbeddingError::AskedRow { table, source_index: place as usize, row: detail, rows: spec.rows },
         _ => EmbeddingError::Spec {
             table,

@@ -26,6 +26,8 @@ struct RequestArgs {
   u32* ids;
   u32* origins;
   u32* destinations;
+  // Per owner, bytes that count in its slot of ids and in its slot of gradients; those of all owners one after the other.
+  u32* lengths;
   Flags* flags;
   u32 num_tables;
   u32 num_owners;
@@ -34,6 +36,16 @@ struct RequestArgs {
   u32 slot_rows;
   u32 slot_elements;
 };
+
+// A slot would have to hold so many rows and elements, with those of table `index`.
+template <class Args>
+__device__ __forceinline__ void raise_full(const Args& a, u32 index, u64 rows, u64 elements) {
+  if (rows > a.slot_rows) {
+    raise(a.flags, ERROR_SLOT_FULL, index, a.slot_rows, rows);
+  } else {
+    raise(a.flags, ERROR_SLOT_ELEMENTS, index, a.slot_elements, elements);
+  }
+}
 
 // The number of the first sorted row of `table` whose key is not below `key`.
 __device__ __forceinline__ u32 row_at(const RequestArgs& a, const Table& table, u32 count, u32 key) {
@@ -73,9 +85,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
       if (fits) {
         rows += count, elements += count * dim;
       } else {
-        raise(a.flags, ERROR_SLOT_FULL, index, a.slot_rows, rows + static_cast<u64>(count));
+        raise_full(a, index, rows + static_cast<u64>(count), elements + static_cast<u64>(count) * dim);
       }
     }
+    a.lengths[owner] = (a.num_tables + rows) * sizeof(u32);
+    a.lengths[a.num_owners + owner] = elements * sizeof(float);
   }
 }
 
@@ -136,6 +150,8 @@ struct AskedArgs {
   u32* keys;
   u32* values;
   float* vectors;
+  // Per source, bytes that count in its slot of vectors.
+  u32* lengths;
   Flags* flags;
   u32 num_tables;
   u32 num_sources;
@@ -158,9 +174,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK) asked_bounds(const AskedArgs
       if (fits) {
         rows += count, elements += count * dim;
       } else {
-        raise(a.flags, ERROR_SLOT_FULL, index, a.slot_rows, rows + static_cast<u64>(count));
+        raise_full(a, index, rows + static_cast<u64>(count), elements + static_cast<u64>(count) * dim);
       }
     }
+    a.lengths[source] = elements * sizeof(float);
   }
   __syncthreads();
   for (u32 index = threadIdx.x; index < a.num_tables; index += BLOCK) {

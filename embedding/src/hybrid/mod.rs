@@ -66,4 +66,4 @@ pub use node::{NodeProxy, RankExchange};
 pub(crate) use partition::mix;
 pub use partition::{MAX_OWNERS, Owner, Partition, Place, TablePlacement};
 pub use route::{HybridRoute, IdExchange};
-pub use set::{Deduplicate, HybridOptions, HybridSet};
+pub use set::{DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridSet};

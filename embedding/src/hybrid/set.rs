@@ -53,7 +53,13 @@ pub struct HybridOptions<'a> {
     pub owner: Owner,
     /// What it asks owners for; the same on all ranks.
     pub deduplicate: Deduplicate,
+    /// On a device: how many even shares of a rank's ids its slot for one owner has room for, [`DEFAULT_SLOT_FACTOR`] as a rule; the
+    /// same on all ranks. A slot never takes more than the worst case needs, which is as many shares as there are ranks.
+    pub slot_factor: f64,
 }
+
+/// Twice an even share: rows are spread by a formula, and the hottest ones by load.
+pub const DEFAULT_SLOT_FACTOR: f64 = 2.0;
 
 /// The tables of one rank: the rows it owns, and its replica of the frequent ones.
 ///
@@ -108,7 +114,7 @@ impl HybridSet {
         options: &HybridOptions,
     ) -> Result<Self> {
         check_options(specs, options);
-        let HybridOptions { set, partition, owner, deduplicate } = options.clone();
+        let HybridOptions { set, partition, owner, deduplicate, slot_factor } = options.clone();
         let alone = match partition.num_owners() {
             1 => Some(EmbeddingSet::with_registry(registry, stream, specs, &set)?),
             _ => None,
@@ -143,6 +149,7 @@ impl HybridSet {
             owner,
             max_samples: set.max_samples,
             max_ids: set.max_ids,
+            slot_factor,
             frequent: &frequent,
             optimizer: set.optimizer,
             seed: set.seed,

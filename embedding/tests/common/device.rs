@@ -5,7 +5,9 @@ use super::{bits, ranks::Batch};
 use headlong_device::cuda::{DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream};
-use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition};
+use headlong_embedding::hybrid::{
+    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition,
+};
 use headlong_embedding::oracle::OracleTable;
 use headlong_embedding::{Registry, SetOptions, TableSpec};
 use std::sync::Arc;
@@ -64,6 +66,7 @@ impl Alone {
             partition: Arc::new(Partition::row_wise(plan.specs, 1)),
             owner: Owner(0),
             deduplicate: Deduplicate::Rank,
+            slot_factor: DEFAULT_SLOT_FACTOR,
         };
         let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
         let route = set.new_route();

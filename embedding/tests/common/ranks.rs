@@ -4,7 +4,8 @@ use super::{Jagged, bits, matrix};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{JaggedRef, Mat, Stream};
 use headlong_embedding::hybrid::{
-    Deduplicate, HybridOptions, HybridRoute, HybridSet, NodeProxy, Owner, Partition, RankExchange,
+    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, NodeProxy, Owner, Partition,
+    RankExchange,
 };
 use headlong_embedding::update::sum_block_len;
 use headlong_embedding::{EmbeddingError, Ids, Registry, SetOptions, TableSpec, WeightedIds};
@@ -118,6 +119,7 @@ impl Ranks {
                 partition: Arc::clone(&partition),
                 owner: Owner(rank),
                 deduplicate: variant.deduplicate,
+                slot_factor: DEFAULT_SLOT_FACTOR,
             };
             HybridSet::new(registry, &stream, shape.specs, &options).unwrap()
         };

@@ -8,7 +8,7 @@ use crate::crew::exchange_failed;
 use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::schedule::Call;
-use headlong_comm::DeviceCollectives;
+use headlong_comm::{DeviceCollectives, DeviceSizes};
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
 use headlong_device::{DeviceError, Stream};
 use headlong_reader::Batch;
@@ -102,7 +102,15 @@ impl Model {
     /// Meets the other ranks' devices, where there are several: all ranks call it together.
     pub(crate) fn meet_devices(&mut self, stream: &Stream) -> Result<()> {
         if self.runs_ahead() && !self.is_alone() {
-            let met = self.communicator.attach_device(stream);
+            let logits =
+                self.config.eval.batch_size.div_ceil(self.communicator.num_ranks()) * size_of::<f32>();
+            let vectors = self.tables.slot_elements() * size_of::<f32>();
+            let ids = self.slots[0].route().id_slots().bytes_per_peer;
+            let sizes = DeviceSizes {
+                block_bytes: logits.max(vectors).max(ids),
+                sum_len: self.reduced.bytes() / size_of::<f32>(),
+            };
+            let met = self.communicator.attach_device_for(stream, sizes);
             self.devices = Some(met.map_err(exchange_failed("the devices' addresses"))?);
         }
         Ok(())

@@ -19,6 +19,9 @@ pub struct CommConfig {
     pub deduplicate: DeduplicateChoice,
     /// What vectors and their gradients are rounded to on the way.
     pub compress: CompressChoice,
+    /// On devices, where what travels are slots of a fixed size: how many even shares of a rank's ids its slot for one owner has
+    /// room for, at least 1. A batch that asks one owner for more ends the run.
+    pub slot_factor: f64,
     /// Seconds after which a rank that does not come to an exchange ends the run.
     pub deadline_s: f64,
     /// Which way is the fastest for how many bytes, as measured (`headlong bench tune`); changes no result. Unset: documented
@@ -39,6 +42,7 @@ impl Default for CommConfig {
             ids: IdsChoice::Auto,
             deduplicate: DeduplicateChoice::Auto,
             compress: CompressChoice::None,
+            slot_factor: headlong_embedding::hybrid::DEFAULT_SLOT_FACTOR,
             deadline_s: 120.0,
             nccl: NcclConfig::default(),
             tuning: None,

@@ -1,8 +1,8 @@
 //! Refuses values that cannot work, before anything is read or allocated.
 
 use super::{
-    CacheData, CompressChoice, Config, DeduplicateChoice, DeviceChoice, EvalEvery, ExchangeChoice, Ids,
-    IdsChoice, Interaction, Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice,
+    CacheData, CompressChoice, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice,
+    Interaction, Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice,
 };
 use crate::error::{Error, Result};
 use crate::preset;
@@ -180,6 +180,13 @@ impl Config {
         positive("comm.deadline_s", self.comm.deadline_s)?;
         let verbs = crate::job::verbs_settings(&self.comm.verbs).check();
         verbs.map_err(|(key, reason)| Error::config(key, reason))?;
+        let factor = self.comm.slot_factor;
+        if !(factor.is_finite() && factor >= 1.0) {
+            return Err(Error::config(
+                "comm.slot_factor",
+                format!("expected a number of at least 1, found {factor}"),
+            ));
+        }
         let drift = self.hybrid.repartition_drift;
         if !(0.0..1.0).contains(&drift) {
             return Err(Error::config(
@@ -327,7 +334,7 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
     )
 }
 
-/// What ranks on devices cannot do yet: they exchange slots of rows that each rank has merged, straight to their owners.
+/// What ranks on devices cannot do yet: they exchange slots of rows that each rank has merged.
 fn refuse_on_devices(config: &Config) -> Result<()> {
     let comm = &config.comm;
     let refused = [
@@ -335,11 +342,6 @@ fn refuse_on_devices(config: &Config) -> Result<()> {
             !matches!(comm.deduplicate, DeduplicateChoice::Auto | DeduplicateChoice::Rank),
             format!("comm.deduplicate = {}", quoted(&comm.deduplicate)),
             "\"rank\"",
-        ),
-        (
-            comm.exchange == ExchangeChoice::Hierarchical,
-            format!("comm.exchange = {}", quoted(&comm.exchange)),
-            "\"flat\"",
         ),
         (comm.ids == IdsChoice::Known, format!("comm.ids = {}", quoted(&comm.ids)), "\"exchange\""),
         (

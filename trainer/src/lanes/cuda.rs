@@ -103,6 +103,10 @@ impl CudaLanes {
         self.captured = Some(std::array::from_fn(|_| Mutex::new(Captured::NotYet)));
     }
 
+    pub(super) fn captures(&self) -> bool {
+        self.captured.is_some()
+    }
+
     pub(super) fn stream(&self, lane: Lane) -> &Stream {
         &self.streams[lane as usize]
     }
@@ -111,8 +115,8 @@ impl CudaLanes {
         self.stream(lane).cuda_body()
     }
 
-    /// As [`Self::walk`] over the batch of slot `slot`, in one launch where that walk has been captured: for full batches alone, since
-    /// a graph's sizes are fixed.
+    /// As [`Self::walk`] over the batch of slot `slot`, in one launch where that walk has been captured: over full batches alone, since
+    /// a graph's sizes are fixed. The batch of next may then be short.
     pub(super) fn replay(
         &self,
         stages: &[Stage],
@@ -123,10 +127,12 @@ impl CudaLanes {
     ) -> Result<()> {
         let main = self.cuda(Lane::Dense);
         match &self.captured {
-            Some(captured) if model.is_full(call, slot) => {
+            Some(captured) if model.is_replayable(call, slot) => {
                 // Note: what a panicking walk leaves behind is no graph.
                 let mut captured = captured[slot].lock().unwrap_or_else(PoisonError::into_inner);
                 match &*captured {
+                    Captured::Graph(graph) => self.launch(graph, stages, model, call, recorder)?,
+                    _ if !model.is_full(call, slot) => self.walk(stages, model, call, recorder)?,
                     Captured::NotYet => {
                         self.walk(stages, model, call, recorder)?;
                         *captured = Captured::Warm;
@@ -136,7 +142,6 @@ impl CudaLanes {
                         self.launch(&graph, stages, model, call, recorder)?;
                         *captured = Captured::Graph(graph);
                     }
-                    Captured::Graph(graph) => self.launch(graph, stages, model, call, recorder)?,
                 }
             }
             _ => self.walk(stages, model, call, recorder)?,

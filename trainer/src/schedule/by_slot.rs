@@ -1,11 +1,13 @@
 //! The stages between ranks whose models lie on devices. Counts stay on the devices, so what travels are slots of a fixed size, one
-//! for each pair of ranks: a kernel writes how much of it is used, and flags what would not fit.
+//! for each pair of ranks: a kernel writes how much of it is used, and flags what would not fit. Between nodes only what is used
+//! travels, where the network can be told so by the device.
 
 use crate::build::{BatchSlot, Model};
 use crate::crew::exchange_failed;
 use crate::error::Result;
 use crate::schedule::Call;
-use headlong_comm::DeviceCollectives;
+use headlong_comm::{Blocks, DeviceCollectives};
+use headlong_device::cuda::DevicePtr;
 use headlong_device::{Mat, Stream};
 
 /// Bytes of an element of vectors and gradients.
@@ -16,17 +18,36 @@ type Collectives<'a> = &'a dyn DeviceCollectives;
 /// Ranks ask owners for rows.
 pub(super) fn exchange_ids(ranks: Collectives<'_>, stream: &Stream, slot: &BatchSlot) -> Result<()> {
     let slots = slot.route().id_slots();
-    ranks.all_to_all(stream, slots.from, slots.to, slots.bytes_per_peer).map_err(exchange_failed("the ids"))
+    let blocks = Blocks {
+        from: slots.from,
+        to: slots.to,
+        bytes_per_peer: slots.bytes_per_peer,
+        lengths: slots.lengths,
+    };
+    ranks.all_to_all_v(stream, blocks).map_err(exchange_failed("the ids"))
 }
 
 /// Vectors of infrequent rows go from their owners to whoever asked.
-pub(super) fn exchange_vectors(model: &Model, ranks: Collectives<'_>, stream: &Stream) -> Result<()> {
-    exchange(model, ranks, stream, (&model.asked, &model.requested)).map_err(exchange_failed("the vectors"))
+pub(super) fn exchange_vectors(
+    model: &Model,
+    ranks: Collectives<'_>,
+    stream: &Stream,
+    slot: &BatchSlot,
+) -> Result<()> {
+    let [lengths, _] = slot.route().vector_lengths();
+    exchange(model, ranks, stream, (&model.asked, &model.requested), lengths)
+        .map_err(exchange_failed("the vectors"))
 }
 
 /// Gradients of infrequent rows go the way back that their vectors came.
-pub(super) fn exchange_gradients(model: &Model, ranks: Collectives<'_>, stream: &Stream) -> Result<()> {
-    exchange(model, ranks, stream, (&model.requested, &model.asked))
+pub(super) fn exchange_gradients(
+    model: &Model,
+    ranks: Collectives<'_>,
+    stream: &Stream,
+    slot: &BatchSlot,
+) -> Result<()> {
+    let [_, lengths] = slot.route().vector_lengths();
+    exchange(model, ranks, stream, (&model.requested, &model.asked), lengths)
         .map_err(exchange_failed("the gradients of rows"))
 }
 
@@ -35,9 +56,11 @@ fn exchange(
     ranks: Collectives<'_>,
     stream: &Stream,
     (from, to): (&Mat, &Mat),
+    lengths: DevicePtr,
 ) -> headlong_comm::Result<()> {
-    let bytes = model.tables.slot_elements() * ELEMENT_BYTES;
-    ranks.all_to_all(stream, from.device_ptr(), to.device_ptr(), bytes)
+    let bytes_per_peer = model.tables.slot_elements() * ELEMENT_BYTES;
+    let (from, to) = (from.device_ptr(), to.device_ptr());
+    ranks.all_to_all_v(stream, Blocks { from, to, bytes_per_peer, lengths })
 }
 
 /// The one all-reduce of a step, and the frequent rows behind it.

@@ -60,8 +60,7 @@ impl Brought {
     ) -> Result<Self, String> {
         let (peers, carried) = (nodes.peers().len(), nodes.carried(nodes.rank()).len());
         let each = ((carried + 1) * block.next_multiple_of(16)).max(segment.next_multiple_of(16));
-        let take =
-            |what, bytes| DeviceMemory::new(device, what, bytes).map_err(|error| error.to_string());
+        let take = |what, bytes| DeviceMemory::new(device, what, bytes).map_err(|error| error.to_string());
         Ok(Self {
             nccl,
             blocks: take("what ranks of the node have", peers * each)?,

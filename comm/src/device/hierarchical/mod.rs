@@ -115,7 +115,9 @@ fn possible(topology: &Topology) -> std::result::Result<(), String> {
     let sizes = (0..topology.num_nodes()).map(|node| topology.node_size(node));
     let most = sizes.max().unwrap_or(0);
     if most > MOST_PEERS {
-        return Err(format!("hierarchical exchanges are for up to {MOST_PEERS} ranks of a node, and there are {most}"));
+        return Err(format!(
+            "hierarchical exchanges are for up to {MOST_PEERS} ranks of a node, and there are {most}"
+        ));
     }
     let parts = parts_of_sums(&Nodes::new(topology, Rank(0))).into_iter().max().unwrap_or(0);
     match parts > MOST_PARTS {
@@ -200,7 +202,13 @@ impl HierarchicalCollectives {
         self.transport.check()
     }
 
-    fn kernels<'a>(&'a self, cuda: &'a CudaStream, operation: &str, size: usize, capacity: usize) -> Kernels<'a> {
+    fn kernels<'a>(
+        &'a self,
+        cuda: &'a CudaStream,
+        operation: &str,
+        size: usize,
+        capacity: usize,
+    ) -> Kernels<'a> {
         let slots = |side: usize| Slots {
             at: self.slots[side].ptr(),
             state: self.state.ptr(),
@@ -210,7 +218,15 @@ impl HierarchicalCollectives {
         };
         let (send, receive) = (slots(0), slots(1));
         let fingerprint = fingerprint(operation, size);
-        Kernels { cuda, tables: &self.tables, send, receive, report: self.report.at(), epoch: self.epoch, fingerprint }
+        Kernels {
+            cuda,
+            tables: &self.tables,
+            send,
+            receive,
+            report: self.report.at(),
+            epoch: self.epoch,
+            fingerprint,
+        }
     }
 
     fn hand_over<'a>(&self, operation: &'static str, route: &'a Route) -> Exchange<'a> {
@@ -272,7 +288,8 @@ impl HierarchicalCollectives {
             slot_bytes: self.slot_bytes,
             num_slots: self.rails.num_slots(),
         });
-        let fixed = |places: &[DevicePtr]| -> Vec<Place> { places.iter().copied().map(Place::fixed).collect() };
+        let fixed =
+            |places: &[DevicePtr]| -> Vec<Place> { places.iter().copied().map(Place::fixed).collect() };
         let (parts, outs) = (fixed(parts), fixed(outs));
         let num_parts = self.nodes.parts_of(self.nodes.node());
         kernels.seal((1, num_parts), [DevicePtr::NULL; MOST_PEERS], [capacity as u32; MOST_PEERS]);

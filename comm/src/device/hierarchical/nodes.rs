@@ -146,7 +146,10 @@ impl Nodes {
 
     /// Where the strip of `node` lies in this rank's slot of what it receives.
     fn start_of(&self, node: usize, capacity: usize, blocks: &dyn Fn(usize) -> usize) -> usize {
-        self.others().take_while(|&other| other != node).map(|other| strip_bytes(blocks(other), capacity)).sum()
+        self.others()
+            .take_while(|&other| other != node)
+            .map(|other| strip_bytes(blocks(other), capacity))
+            .sum()
     }
 
     /// Where this node's strip lies in the slot of `peer`.

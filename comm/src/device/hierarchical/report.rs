@@ -47,11 +47,15 @@ fn describe(nodes: &Nodes, code: u32, peer: usize, expected: u64, found: u64) ->
         2 => format!(
             "a block in the strip of rank {peer} has {found} bytes, and a slot has room for {expected}: make slots larger"
         ),
-        3 => format!("what came from rank {peer} is no strip of this job (epoch {found:#x}, not {expected:#x})"),
+        3 => format!(
+            "what came from rank {peer} is no strip of this job (epoch {found:#x}, not {expected:#x})"
+        ),
         4 => format!(
             "rank {peer} is in another exchange: expected number or fingerprint {expected:#x}, found {found:#x}"
         ),
-        _ => format!("the strip of rank {peer} does not fit: expected {expected} blocks, found {found} or longer ones"),
+        _ => format!(
+            "the strip of rank {peer} does not fit: expected {expected} blocks, found {found} or longer ones"
+        ),
     };
     CommError::Device {
         seen_by: nodes.rank(),

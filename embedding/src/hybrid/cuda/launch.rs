@@ -35,6 +35,7 @@ pub(super) struct RequestArgs {
     pub(super) ids: DevicePtr,
     pub(super) origins: DevicePtr,
     pub(super) destinations: DevicePtr,
+    pub(super) lengths: DevicePtr,
     pub(super) flags: DevicePtr,
     pub(super) num_tables: u32,
     pub(super) num_owners: u32,
@@ -56,6 +57,7 @@ pub(super) struct AskedArgs {
     pub(super) keys: DevicePtr,
     pub(super) values: DevicePtr,
     pub(super) vectors: DevicePtr,
+    pub(super) lengths: DevicePtr,
     pub(super) flags: DevicePtr,
     pub(super) num_tables: u32,
     pub(super) num_sources: u32,
@@ -84,6 +86,7 @@ impl RankTables {
             ids: route.at(places.requests),
             origins: route.at(places.origins),
             destinations: route.at(places.destinations),
+            lengths: route.at(places.request_lengths),
             flags: self.flags.ptr(),
             num_tables: self.specs.len() as u32,
             num_owners: peers as u32,
@@ -109,6 +112,7 @@ impl RankTables {
             keys: route.asked.unsorted_keys(),
             values: route.asked.unsorted_values(),
             vectors: DevicePtr::NULL,
+            lengths: route.at(route.places.answer_lengths),
             flags: self.flags.ptr(),
             num_tables: self.specs.len() as u32,
             num_sources: peers as u32,
@@ -165,11 +169,11 @@ mod cuda_tests {
     fn arguments_lie_as_kernels_read_them() {
         layout_test!(
             RequestArgs, &EXCHANGE, &[];
-            tables, tile_tables, num_entries, bases, keys, values, row_numbers, row_starts, firsts, places, ids, origins, destinations, flags, num_tables, num_owners, num_tiles, slot_words, slot_rows, slot_elements
+            tables, tile_tables, num_entries, bases, keys, values, row_numbers, row_starts, firsts, places, ids, origins, destinations, lengths, flags, num_tables, num_owners, num_tiles, slot_words, slot_rows, slot_elements
         );
         layout_test!(
             AskedArgs, &EXCHANGE, &[];
-            tables, tile_tables, ids, places, num_entries, keys, values, vectors, flags, num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements
+            tables, tile_tables, ids, places, num_entries, keys, values, vectors, lengths, flags, num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements
         );
     }
 }

@@ -8,8 +8,8 @@
 //! update    gradients of all sources, in the order of sources → one step a row; likewise the frequent rows
 //! ```
 //!
-//! Slots have one size, the same for all pairs of ranks: what two times an even share of a rank's ids needs, or the worst case
-//! where that is less. A batch that needs more raises a flag, which [`HybridSet::check_flags`] returns as an error; nothing is written
+//! Slots have one size, the same for all pairs of ranks: what [`HybridOptions::slot_factor`](super::HybridOptions) times an even share
+//! of a rank's ids needs, or the worst case where that is less. A batch that needs more raises a flag, which [`HybridSet::check_flags`] returns as an error; nothing is written
 //! past a slot.
 
 mod launch;
@@ -48,6 +48,8 @@ pub struct DeviceSlots {
     pub to: DevicePtr,
     /// Bytes of one peer's slot.
     pub bytes_per_peer: usize,
+    /// On the device, per peer the bytes of its slot in `from` that count, u32.
+    pub lengths: DevicePtr,
 }
 
 /// How large slots are.
@@ -61,11 +63,14 @@ pub(super) struct SlotShape {
     pub(super) peers: usize,
 }
 
+/// Most ids of a rank's batch, per table, and how many even shares of them a slot has room for.
+type Planned<'a> = (&'a [usize], f64);
+
 /// Most rows of table `table` that one rank's slot for `owner` is planned for.
 fn planned_rows(
     specs: &[TableSpec],
     partition: &Partition,
-    max_ids: &[usize],
+    (max_ids, factor): Planned<'_>,
     (table, owner): (usize, usize),
 ) -> usize {
     let local = partition.local_rows(table, Owner(owner));
@@ -75,11 +80,12 @@ fn planned_rows(
         // The table is one owner's.
         return most;
     }
-    most.min(2 * max_ids[table].div_ceil(partition.num_owners()) + 64)
+    let share = factor * max_ids[table] as f64 / partition.num_owners() as f64;
+    most.min(share.ceil() as usize + 64)
 }
 
 impl SlotShape {
-    pub(super) fn new(specs: &[TableSpec], partition: &Partition, max_ids: &[usize]) -> Self {
+    pub(super) fn new(specs: &[TableSpec], partition: &Partition, max_ids: Planned<'_>) -> Self {
         let peers = partition.num_owners();
         let (mut rows, mut elements) = (1, 4);
         for owner in 0..peers {
@@ -93,7 +99,7 @@ impl SlotShape {
 }
 
 /// Most rows of each table that all sources together ask one owner for.
-fn max_asked(specs: &[TableSpec], partition: &Partition, max_ids: &[usize], owner: Owner) -> Vec<usize> {
+fn max_asked(specs: &[TableSpec], partition: &Partition, max_ids: Planned<'_>, owner: Owner) -> Vec<usize> {
     let one = |table| planned_rows(specs, partition, max_ids, (table, owner.0)) * partition.num_owners();
     (0..specs.len()).map(one).collect()
 }
@@ -179,6 +185,7 @@ pub(crate) struct DeviceHybridRoute {
     memory: DeviceMemory,
     places: RoutePlaces,
     slot_bytes: usize,
+    num_peers: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -191,6 +198,8 @@ struct RoutePlaces {
     destinations: usize,
     asked_places: usize,
     num_asked: usize,
+    request_lengths: usize,
+    answer_lengths: usize,
     bytes: usize,
 }
 
@@ -207,6 +216,8 @@ impl RoutePlaces {
             destinations: take(entries),
             asked_places: take(num_tables * slots.peers * 3),
             num_asked: take(num_tables),
+            request_lengths: take(2 * slots.peers),
+            answer_lengths: take(slots.peers),
             bytes: 0,
         };
         Self { bytes: places.bytes(), ..placed }
@@ -221,7 +232,18 @@ impl DeviceHybridRoute {
     /// The slots of ids.
     pub(super) fn id_slots(&self) -> DeviceSlots {
         let (from, to) = (self.at(self.places.requests), self.at(self.places.asked));
-        DeviceSlots { from, to, bytes_per_peer: self.slot_bytes }
+        DeviceSlots {
+            from,
+            to,
+            bytes_per_peer: self.slot_bytes,
+            lengths: self.at(self.places.request_lengths),
+        }
+    }
+
+    /// Where the lengths of the slots of vectors are, in bytes: as owners send them, and as gradients go back.
+    pub(super) fn vector_lengths(&self) -> [DevicePtr; 2] {
+        let gradients = self.places.request_lengths + 4 * self.num_peers;
+        [self.at(self.places.answer_lengths), self.at(gradients)]
     }
 }
 
@@ -233,6 +255,7 @@ pub(super) struct RankPlan<'a> {
     pub(super) owner: Owner,
     pub(super) max_samples: usize,
     pub(super) max_ids: &'a [usize],
+    pub(super) slot_factor: f64,
     pub(super) frequent: &'a FrequentLayout,
     pub(super) optimizer: Optimizer,
     pub(super) seed: u64,
@@ -336,7 +359,8 @@ impl RankTables {
         check_specs(plan.specs)?;
         check_hidden(plan)?;
         let (specs, partition) = (plan.specs, plan.partition);
-        let asked = max_asked(specs, partition, plan.max_ids, plan.owner);
+        let planned = (plan.max_ids, plan.slot_factor);
+        let asked = max_asked(specs, partition, planned, plan.owner);
         let slice_layout = Layout::new(specs, plan.max_samples, plan.max_ids);
         let owned_layout = Layout::new(specs, 0, &asked);
         let bases = plan.bases();
@@ -363,7 +387,7 @@ impl RankTables {
             instance: Instance::new(specs.iter().map(|spec| spec.dim), dtype),
             partials: DeviceMemory::new(device, "partial sums of rows", partials)?,
             flags: FlagsMemory::new(device)?,
-            slots: SlotShape::new(specs, partition, plan.max_ids),
+            slots: SlotShape::new(specs, partition, planned),
             device_step: AtomicU64::new(0),
             num_frequent: plan.frequent.tables.iter().map(|place| place.rows).sum(),
             frequent_len: plan.frequent.len,
@@ -378,12 +402,13 @@ impl RankTables {
     pub(super) fn work_bytes(
         specs: &[TableSpec],
         (partition, owner): (&Partition, Owner),
-        (max_samples, max_ids): (usize, &[usize]),
+        (max_samples, max_ids, slot_factor): (usize, &[usize], f64),
         routes: usize,
     ) -> u64 {
-        let asked = max_asked(specs, partition, max_ids, owner);
+        let planned = (max_ids, slot_factor);
+        let asked = max_asked(specs, partition, planned, owner);
         let (slice, owned) = (Layout::new(specs, max_samples, max_ids), Layout::new(specs, 0, &asked));
-        let slots = SlotShape::new(specs, partition, max_ids);
+        let slots = SlotShape::new(specs, partition, planned);
         let places = RoutePlaces::new(specs.len(), slice.num_entries(), slots);
         let route = Staging::bytes(&slice) + Sorted::bytes(&slice, true) + Sorted::bytes(&owned, false);
         let divided = (0..specs.len()).filter(|&table| !partition.is_whole(table));
@@ -403,6 +428,7 @@ impl RankTables {
             memory: DeviceMemory::new(&self.device, "requests of a batch", places.bytes)?,
             places,
             slot_bytes: 4 * self.slots.words,
+            num_peers: self.slots.peers,
         })
     }
 

@@ -110,6 +110,15 @@ impl HybridRoute {
     pub fn id_slots(&self) -> DeviceSlots {
         self.device().id_slots()
     }
+
+    /// On a device, where the bytes that count in each peer's slot of vectors are, u32: in those that this rank sends as an owner, and
+    /// in those of gradients that it sends back.
+    ///
+    /// # Panics
+    /// As [`Self::id_slots`].
+    pub fn vector_lengths(&self) -> [DevicePtr; 2] {
+        self.device().vector_lengths()
+    }
 }
 
 /// The stages on a CUDA device. Each enqueues its work and returns; what kernels find wrong, [`HybridSet::check_flags`] tells. All of
