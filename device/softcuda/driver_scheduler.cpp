@@ -24,7 +24,7 @@ constexpr size_t kWhole = ~size_t(0);
 
 bool can_start(const Device& device, const Work& work) {
   if (work.wait && !work.wait->done && !device.sticky) return false;
-  if (work.run && device.busy) return false;
+  if (work.run && device.busy && device.asleep != &work) return false;
   if (work.graph && work.graph->running) return false;
   return true;
 }
@@ -176,17 +176,24 @@ struct AsLane {
 // Runs the work itself; the lock is let go while the device computes. False: it has to wait (a poll).
 bool execute(Driver& d, Hold& hold, const Candidate& c, const Work& work, void* state) {
   Device& device = *c.stream->device;
+  const bool woken = device.asleep == &work;
   if (device.sticky) {
     // Nothing of a broken device runs; what waits for it goes on and finds the error.
+    if (woken) {
+      (work.lane ? *work.lane->emulator : *device.emulator).drop();
+      device.asleep = nullptr;
+      device.busy = false;
+    }
   } else if (work.poll) {
     const AsLane lane(*c.stream, c.node, work);
     const int result = work.poll(state);
     if (result == -1) return false;
     if (result) fail(device, result, work.name + " reports an error");
-  } else if (work.run && work.kind == kKernelNode && fault_due(work.name)) {
+  } else if (work.run && !woken && work.kind == kKernelNode && fault_due(work.name)) {
     fail(device, kIllegalAddress, "SOFTCUDA_FAULT: " + work.name);
   } else if (work.run) {
     device.busy = true;
+    device.asleep = nullptr;
     d.running++;
     hold.unlock();
     int result = 0;
@@ -196,6 +203,10 @@ bool execute(Driver& d, Hold& hold, const Candidate& c, const Work& work, void* 
     }
     hold.lock();
     d.running--;
+    if (result == Emulator::kAsleep) {
+      device.asleep = &work;
+      return false;
+    }
     device.busy = false;
     if (result) fail(device, result, work.name + " failed");
   } else {

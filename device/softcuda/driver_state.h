@@ -41,6 +41,7 @@ struct Device {
   int sticky = 0;               // the error after which nothing works any more
   std::string sticky_reason;
   bool busy = false;            // an operation of this device runs
+  const struct Work* asleep = nullptr;  // the one that does, while it waits for something outside of the device
   int retained = 0;
   char order = 0;               // ThreadSanitizer's token of all work so far
   std::set<int> peers;          // devices whose memory it may access

@@ -89,6 +89,7 @@ struct BlockState : HostcudaBlock {
   unsigned generation = 0;
   unsigned ready_warps = 0;
   int error = 0;
+  Fiber* asleep = nullptr;    // the thread that gave way to other work, or null
   Fiber* fault_fiber = nullptr;
   void* fault_address = nullptr;
   unsigned long long spins = 0;
@@ -389,6 +390,18 @@ void spin() {
   give_way(true);
 }
 
+// The calling thread waits for something from outside. A grid of one block of which nobody else can run leaves the host thread,
+// which may be needed for what is waited for; Emulator::run comes back here.
+void sleep() {
+  Fiber* me = self();
+  BlockState& b = block_of(me);
+  const dim3 blocks = b.job->blocks;
+  if (blocks.x * blocks.y * blocks.z != 1 || b.ready_warps) return spin();
+  check_stack(me);
+  b.asleep = me;
+  switch_to_host(me, b);
+}
+
 void fence() {
   IF_TSAN(static char order; __tsan_release(&order); __tsan_acquire(&order);)
   Fiber* me = self();
@@ -467,6 +480,16 @@ void run_block(BlockState& b) {
   IF_ASAN(__sanitizer_finish_switch_fiber(b.host_fake_stack, nullptr, nullptr);)
 }
 
+// Goes on with the block whose thread sleeps.
+void wake_block(BlockState& b) {
+  Fiber* f = b.asleep;
+  b.asleep = nullptr;
+  IF_ASAN(__sanitizer_start_switch_fiber(&b.host_fake_stack, f, HOSTCUDA_STACK_BYTES);)
+  IF_TSAN(b.host_tsan = __tsan_get_current_fiber(); __tsan_switch_to_fiber(f->tsan, kTsanNoSync);)
+  softcuda_switch(&b.host_sp, f->sp);
+  IF_ASAN(__sanitizer_finish_switch_fiber(b.host_fake_stack, nullptr, nullptr);)
+}
+
 #if !defined(SOFTCUDA_ASAN) && !defined(SOFTCUDA_TSAN)
 struct sigaction previous_segv, previous_bus;
 
@@ -527,6 +550,16 @@ std::vector<uint32_t> block_order(BlockState& b, size_t count) {
   return order;
 }
 
+// What remains to be done when all blocks have run, or one has failed.
+int end(BlockState& b) {
+  IF_TSAN(__tsan_acquire(&b.grid_end);)
+  if (b.fault_fiber) report_fault(b);
+  if (b.error) reset_stacks(b);
+  free(b.dynamic);
+  b.dynamic = nullptr;
+  return b.error;
+}
+
 }  // namespace
 
 Emulator::Emulator(uint64_t seed) : state_(std::make_unique<BlockState>()) {
@@ -550,6 +583,13 @@ int Emulator::run(const Grid& grid) {
   catch_faults();
   find_host_stack(b);
   b.job = &grid;
+  if (b.asleep) {
+    BlockState* outer = running;
+    running = &b;
+    wake_block(b);
+    running = outer;
+    return b.asleep ? kAsleep : end(b);
+  }
   b.grid = grid.blocks;
   b.dim = grid.threads;
   b.threads = grid.threads.x * grid.threads.y * grid.threads.z;
@@ -571,15 +611,19 @@ int Emulator::run(const Grid& grid) {
     b.index = {unsigned(i % grid.blocks.x), unsigned(i / grid.blocks.x % grid.blocks.y), unsigned(i / plane)};
     run_block(b);
   }
-  IF_TSAN(__tsan_acquire(&b.grid_end);)
   running = outer;
-  if (b.fault_fiber) report_fault(b);
-  if (b.error) reset_stacks(b);
-  free(b.dynamic);
-  b.dynamic = nullptr;
-  return b.error;
+  return b.asleep ? kAsleep : end(b);
 }
 
-const HostcudaRuntime kRuntime = {die, barrier, collective, alive_lanes, spin, fence, clock_ns};
+void Emulator::drop() {
+  BlockState& b = *state_;
+  if (!b.asleep) return;
+  b.asleep = nullptr;
+  reset_stacks(b);
+  free(b.dynamic);
+  b.dynamic = nullptr;
+}
+
+const HostcudaRuntime kRuntime = {die, barrier, collective, alive_lanes, spin, fence, clock_ns, sleep};
 
 }  // namespace softcuda

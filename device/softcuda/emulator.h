@@ -23,8 +23,12 @@ class Emulator {
   // Schedules of threads and blocks are drawn from `seed`; 0 is the natural order.
   explicit Emulator(uint64_t seed);
   ~Emulator();
-  // Returns 0, CUDA_ERROR_ILLEGAL_ADDRESS or CUDA_ERROR_LAUNCH_FAILED, in which cases stderr has the reason.
+  // Returns 0, CUDA_ERROR_ILLEGAL_ADDRESS or CUDA_ERROR_LAUNCH_FAILED, in which cases stderr has the reason; kAsleep when the
+  // only block of the grid sleeps until something outside of it happens: the next call must be with the same grid and goes on.
   int run(const Grid& grid);
+  static constexpr int kAsleep = -1;
+  // Forgets a grid that sleeps.
+  void drop();
 
  private:
   std::unique_ptr<BlockState> state_;

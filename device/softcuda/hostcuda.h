@@ -215,7 +215,7 @@ HOSTCUDA_ATOMIC(atomicInc, unsigned, old >= v ? 0 : old + 1) HOSTCUDA_ATOMIC(ato
 inline void __threadfence() { hostcuda::runtime->fence(); }
 inline void __threadfence_block() { hostcuda::runtime->fence(); }
 inline void __threadfence_system() { hostcuda::runtime->fence(); }
-inline void __nanosleep(unsigned) { hostcuda::runtime->spin(); }
+inline void __nanosleep(unsigned) { hostcuda::runtime->sleep(); }
 inline long long clock64() { return static_cast<long long>(hostcuda::runtime->clock()); }
 [[noreturn]] inline void __trap() { hostcuda::runtime->die("__trap()"); __builtin_unreachable(); }
 #define assert(condition) ((condition) ? void() : hostcuda::runtime->die("assertion failed: " #condition))

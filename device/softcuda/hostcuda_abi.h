@@ -53,6 +53,7 @@ struct HostcudaRuntime {
   void (*spin)(void);        // lets other threads run
   void (*fence)(void);       // __threadfence
   unsigned long long (*clock)(void);
+  void (*sleep)(void);       // likewise, and other work than this launch, if nothing of it can run
 };
 
 struct HostcudaKernel {

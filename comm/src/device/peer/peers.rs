@@ -99,10 +99,6 @@ impl Peers {
     }
 
     /// This rank's place among them.
-    pub(in crate::device) fn index(&self) -> usize {
-        self.index
-    }
-
     /// This rank.
     pub(in crate::device) fn rank(&self) -> Rank {
         self.ranks[self.index]
