@@ -8,6 +8,7 @@ use crate::plan::Plan;
 use crate::scratch::{Lists, Memory, Scratch};
 use crate::topology::{Rank, Topology};
 use crate::transport::local::LocalTransport;
+use crate::transport::verbs::nic::Provider;
 use crate::transport::{Expected, Incoming, Outgoing, StepId, Transport};
 use crate::views::Views;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +25,7 @@ pub struct Communicator {
     options: CommOptions,
     /// Algorithms of all-reduces, each from so many bytes on, as measured.
     measured: Vec<(u64, Algorithm)>,
+    cards: Option<Arc<dyn Provider>>,
     inner: Mutex<Inner>,
 }
 
@@ -43,7 +45,7 @@ impl Communicator {
     pub fn new(transport: Arc<dyn Transport>, options: CommOptions) -> Self {
         let topology = transport.topology().clone();
         let measured = measured(&*transport, &options);
-        Self { transport, topology, options, measured, inner: Mutex::default() }
+        Self { transport, topology, options, measured, cards: None, inner: Mutex::default() }
     }
 
     /// All ranks of a job whose ranks are threads of this process, in the order of ranks.
@@ -76,6 +78,18 @@ impl Communicator {
     pub(crate) fn measured_all_reduce(&self, bytes: usize) -> Option<Algorithm> {
         let above = self.measured.partition_point(|(from, _)| *from <= bytes as u64);
         above.checked_sub(1).map(|place| self.measured[place].1)
+    }
+
+    /// Gives this rank the network cards of its node: hierarchical collectives between devices use them between nodes. All ranks have
+    /// some, or none.
+    #[must_use]
+    pub fn with_cards(self, cards: Arc<dyn Provider>) -> Self {
+        Self { cards: Some(cards), ..self }
+    }
+
+    /// The network cards that this rank was given.
+    pub(crate) fn cards(&self) -> Option<&Arc<dyn Provider>> {
+        self.cards.as_ref()
     }
 
     /// How the work is done.

@@ -223,6 +223,17 @@ HL_DEVICE u64 load_acquire_system(const u64* from) {
 #endif
 }
 
+// A clock for deadlines.
+HL_DEVICE u64 nanoseconds() {
+#ifdef __CUDA_ARCH__
+  u64 now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+#else
+  return static_cast<u64>(clock64());
+#endif
+}
+
 // ---- sums, maxima, scans -----------------------------------------------------------------------------------------------
 // Over a warp, all 32 lanes present; the same bits in every lane, because a butterfly has one order for all.
 template <class T>

@@ -4,7 +4,8 @@ use super::inside::Sources;
 use super::nodes::{MOST_PEERS, Nodes};
 use headlong_device::cuda::{Build, CudaStream, DeviceMemory, DevicePtr, Launch, Source};
 
-static STRIPS: Source = Source { name: "comm/strips", text: include_str!("strips.cu") };
+static STRIPS: Source =
+    Source { name: "comm/strips", text: concat!(include_str!("state.cuh"), include_str!("strips.cu")) };
 
 /// Threads that copy a chunk.
 const THREADS: u32 = 256;

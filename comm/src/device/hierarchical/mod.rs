@@ -22,9 +22,11 @@ mod report;
 
 use super::nccl::NcclCollectives;
 use super::peer::{Peers, bind};
+use super::rail::nccl::NcclRails;
+use super::rail::verbs::VerbsRails;
 use super::rail::{Exchange, Rails, Route};
 use super::sum::{self, MOST_PARTS, Place, Turns, sum};
-use super::{Blocks, DeviceCollectives, DeviceSizes, rail, segment};
+use super::{Blocks, DeviceCollectives, DeviceSizes, segment};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
@@ -93,7 +95,10 @@ pub struct HierarchicalCollectives {
     rails: Box<dyn Rails>,
     /// NCCL, where a part of the way is its.
     nccl: Option<Arc<NcclCollectives>>,
-    slots: [DeviceMemory; 2],
+    /// The first slots, that are sent from and received into.
+    slots: [DevicePtr; 2],
+    /// Their memory, where the rails have none of their own.
+    _memory: Option<DeviceMemory>,
     slot_bytes: usize,
     state: DeviceMemory,
     tables: Tables,
@@ -127,7 +132,8 @@ fn possible(topology: &Topology) -> std::result::Result<(), String> {
 }
 
 impl HierarchicalCollectives {
-    /// Comes together with all ranks. Peers of every node use each other's memory where all of them can, else NCCL.
+    /// Comes together with all ranks. Peers of every node use each other's memory where all of them can, else NCCL; nodes use the
+    /// communicator's cards where it has some, else NCCL.
     pub(super) fn attach(
         communicator: &Communicator,
         cuda: &CudaStream,
@@ -137,25 +143,36 @@ impl HierarchicalCollectives {
         let topology = communicator.topology();
         communicator.agree("hierarchical exchanges", &possible(topology))?;
         let nodes = Nodes::new(topology, communicator.rank());
-        let nccl = Arc::new(NcclCollectives::attach(communicator, Ok(cuda))?);
-        let rails = Box::new(rail::nccl::NcclRails::new(Arc::clone(&nccl)));
+        all_have_cards_or_none(communicator)?;
         let load = || {
             launch::load(cuda)?;
             parts_of_sums(&nodes).into_iter().try_for_each(|parts| sum::load(cuda, parts))
         };
-        let segment = 4 * segment(0, nodes.num_rails(), sizes.sum_len).len();
-        let inside = match by_memory && is_by_memory(communicator, cuda)? {
-            true => Inside::Memory(Peers::attach(communicator, cuda, &groups(topology), load)?),
-            false => {
-                let brought = load().and_then(|()| {
-                    Brought::new(Arc::clone(&nccl), cuda.device(), &nodes, (sizes.block_bytes, segment))
-                });
+        let most = (sizes.block_bytes, 4 * segment(0, nodes.num_rails(), sizes.sum_len).len());
+        let by_memory = by_memory && is_by_memory(communicator, cuda)?;
+        let nccl = match by_memory && communicator.cards().is_some() {
+            true => None,
+            false => Some(Arc::new(NcclCollectives::attach(communicator, Ok(cuda))?)),
+        };
+        let inside = match &nccl {
+            Some(nccl) if !by_memory => {
+                let brought =
+                    load().and_then(|()| Brought::new(Arc::clone(nccl), cuda.device(), &nodes, most));
                 communicator.agree("room for what NCCL brings", &brought)?;
                 Inside::Nccl(brought.map_err(|reason| CommError::Rendezvous { reason })?)
             }
+            _ => Inside::Memory(Peers::attach(communicator, cuda, &groups(topology), load)?),
+        };
+        let slot_bytes = nodes.slot_bytes(most.0, most.1);
+        let rails: Box<dyn Rails> = match (communicator.cards(), &nccl) {
+            (None, Some(nccl)) => Box::new(NcclRails::new(Arc::clone(nccl))),
+            (cards, _) => {
+                let cards = cards.expect("where there is no NCCL, there are cards");
+                Box::new(VerbsRails::attach(communicator, cuda, &**cards, nodes.rail(), slot_bytes)?)
+            }
         };
         let epoch = draw_epoch(communicator)?;
-        let made = Room::new(cuda, &nodes, rails.num_slots(), (sizes.block_bytes, segment));
+        let made = Room::new(cuda, &nodes, &*rails, slot_bytes);
         communicator.agree("room for strips", &made)?;
         let room = made.map_err(|reason| CommError::Rendezvous { reason })?;
         Ok(Self {
@@ -165,9 +182,10 @@ impl HierarchicalCollectives {
             sizes,
             inside,
             rails,
-            nccl: Some(nccl),
+            nccl,
             slots: room.slots,
-            slot_bytes: room.slot_bytes,
+            _memory: room.memory,
+            slot_bytes,
             state: room.state,
             tables: room.tables,
             report: room.report,
@@ -210,7 +228,7 @@ impl HierarchicalCollectives {
         capacity: usize,
     ) -> Kernels<'a> {
         let slots = |side: usize| Slots {
-            at: self.slots[side].ptr(),
+            at: self.slots[side],
             state: self.state.ptr(),
             slot_bytes: self.slot_bytes as u64,
             num_slots: self.rails.num_slots() as u32,
@@ -229,8 +247,9 @@ impl HierarchicalCollectives {
         }
     }
 
-    fn hand_over<'a>(&self, operation: &'static str, route: &'a Route) -> Exchange<'a> {
-        Exchange { operation, route, from: self.slots[0].ptr(), to: self.slots[1].ptr() }
+    fn hand_over<'a>(&self, route: &'a Route) -> Exchange<'a> {
+        let (state, report) = (self.state.ptr(), self.report.at());
+        Exchange { route, from: self.slots[0], to: self.slots[1], state, report }
     }
 
     /// The all-to-all, of which the other exchanges are cases.
@@ -249,9 +268,10 @@ impl HierarchicalCollectives {
             let kernels = self.kernels(cuda, operation, bytes, bytes);
             let sources = self.inside.open(cuda, &self.nodes, blocks)?;
             let shape = (route.sends.len(), self.nodes.peers().len());
+            let exchange = self.hand_over(&route);
+            self.rails.prepare(cuda, &exchange)?;
             kernels.seal(shape, sources.lengths, moved.fixed);
             kernels.pack(shape, sources.from, (self.positions(&sources), sources.stride));
-            let exchange = self.hand_over(operation, &route);
             self.rails.begin(cuda, &exchange)?;
             kernels.take_inside(&self.nodes, &sources, moved.fixed, (moved.to, moved.to_stride));
             self.inside.close(cuda)?;
@@ -269,7 +289,7 @@ impl HierarchicalCollectives {
 
     /// The memory of one strip's first block, in the slots that are sent from.
     fn own_sum(&self) -> Place {
-        Place { at: self.slots[0].ptr().offset(HEADER_BYTES), turns: true }
+        Place { at: self.slots[0].offset(HEADER_BYTES), turns: true }
     }
 
     /// This rank's segment of a sum over all nodes, from `parts` of its own node to `outs`.
@@ -292,6 +312,8 @@ impl HierarchicalCollectives {
             |places: &[DevicePtr]| -> Vec<Place> { places.iter().copied().map(Place::fixed).collect() };
         let (parts, outs) = (fixed(parts), fixed(outs));
         let num_parts = self.nodes.parts_of(self.nodes.node());
+        let exchange = self.hand_over(&route);
+        self.rails.prepare(cuda, &exchange)?;
         kernels.seal((1, num_parts), [DevicePtr::NULL; MOST_PEERS], [capacity as u32; MOST_PEERS]);
         if self.nodes.sums_by_node() {
             sum(cuda, &parts, &[self.own_sum()], len, turns);
@@ -300,7 +322,6 @@ impl HierarchicalCollectives {
             from.iter_mut().zip(&parts).for_each(|(to, part)| *to = part.at);
             kernels.pack((1, num_parts), from, (self.tables.numbers(), 0));
         }
-        let exchange = self.hand_over("all_reduce", &route);
         self.rails.begin(cuda, &exchange)?;
         self.rails.finish(cuda, &exchange)?;
         kernels.open(true);
@@ -319,7 +340,7 @@ impl HierarchicalCollectives {
         for hop in &route.receives {
             let node = self.nodes.topology().node_of(hop.peer);
             let blocks = (0..self.nodes.parts_of(node)).map(|block| Place {
-                at: self.slots[1].ptr().offset(hop.offset + HEADER_BYTES + block * room),
+                at: self.slots[1].offset(hop.offset + HEADER_BYTES + block * room),
                 turns: true,
             });
             leaves.extend(first_of(node).iter().copied().zip(blocks));
@@ -331,8 +352,8 @@ impl HierarchicalCollectives {
 
 /// Memory for strips and what kernels need besides.
 struct Room {
-    slots: [DeviceMemory; 2],
-    slot_bytes: usize,
+    slots: [DevicePtr; 2],
+    memory: Option<DeviceMemory>,
     state: DeviceMemory,
     tables: Tables,
     report: Report,
@@ -342,18 +363,22 @@ impl Room {
     fn new(
         cuda: &CudaStream,
         nodes: &Nodes,
-        num_slots: usize,
-        (block, segment): (usize, usize),
+        rails: &dyn Rails,
+        slot_bytes: usize,
     ) -> std::result::Result<Self, String> {
         let device = cuda.device();
-        let slot_bytes = nodes.slot_bytes(block, segment);
         let take = |what, bytes| DeviceMemory::new(device, what, bytes).map_err(|error| error.to_string());
+        let side = rails.num_slots() * slot_bytes;
+        let (slots, memory) = match rails.memory() {
+            Some(slots) => (slots, None),
+            None => {
+                let memory = take("strips", 2 * side)?;
+                ([memory.ptr(), memory.ptr().offset(side)], Some(memory))
+            }
+        };
         Ok(Self {
-            slots: [
-                take("strips that are sent", num_slots * slot_bytes)?,
-                take("strips that are received", num_slots * slot_bytes)?,
-            ],
-            slot_bytes,
+            slots,
+            memory,
             state: take("number of the exchange", STATE_BYTES)?,
             tables: Tables::new(cuda, nodes)?,
             report: Report::new(device)?,
@@ -368,6 +393,19 @@ fn groups(topology: &Topology) -> Vec<&[Rank]> {
 
 fn is_by_memory(communicator: &Communicator, cuda: &CudaStream) -> Result<bool> {
     Peers::are_possible(communicator, cuda, &groups(communicator.topology()))
+}
+
+/// What one rank has and another has not would have them wait for each other.
+fn all_have_cards_or_none(communicator: &Communicator) -> Result<()> {
+    let own = communicator.cards().is_some();
+    let mut first = [u8::from(own)];
+    communicator.broadcast(Rank(0), &mut first)?;
+    let same = match (own, first[0] == 1) {
+        (true, false) => Err("it was given network cards, rank 0 was not".to_owned()),
+        (false, true) => Err("it was given no network cards, rank 0 was".to_owned()),
+        _ => Ok(()),
+    };
+    communicator.agree("hierarchical exchanges", &same)
 }
 
 /// A number that this job's strips bear, and hardly another's.
@@ -394,7 +432,8 @@ impl DeviceCollectives for HierarchicalCollectives {
         match (&self.inside, self.rails.name()) {
             (Inside::Memory(_), "nccl") => "hierarchical: peer memory, nccl",
             (Inside::Nccl(_), "nccl") => "hierarchical: nccl",
-            _ => "hierarchical: peer memory, verbs",
+            (Inside::Memory(_), _) => "hierarchical: peer memory, verbs",
+            (Inside::Nccl(_), _) => "hierarchical: nccl, verbs",
         }
     }
 
@@ -437,7 +476,8 @@ impl DeviceCollectives for HierarchicalCollectives {
         self.enqueue(operation, stream, |cuda| {
             let [parts, outs] = self.inside.open_segments(cuda, &self.nodes, (data, len))?;
             let own = segment(self.nodes.local(), self.nodes.num_rails(), len).len();
-            if self.nodes.local() < self.nodes.num_rails() && own > 0 {
+            // Also an empty segment is exchanged: all of a rail exchange every time.
+            if self.nodes.local() < self.nodes.num_rails() {
                 self.sum_across(cuda, [&parts, &outs], own)?;
             } else {
                 // Exchanges are counted alike on all ranks.
@@ -509,8 +549,12 @@ impl DeviceCollectives for HierarchicalCollectives {
 
     fn close(self: Box<Self>) -> Result<()> {
         self.flagged()?;
-        let Self { inside, rails, nccl, .. } = *self;
-        rails.close()?;
+        let Self { inside, rails, nccl, transport, nodes, .. } = *self;
+        if let Err(reason) = rails.close() {
+            let (seen_by, operation) = (nodes.rank(), "closing the rails".to_owned());
+            transport.abort(CommError::Device { seen_by, operation, reason });
+            return transport.check();
+        }
         match inside {
             Inside::Memory(peers) => peers.close()?,
             Inside::Nccl(brought) => drop(brought),

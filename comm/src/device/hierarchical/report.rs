@@ -36,7 +36,7 @@ impl Report {
     }
 }
 
-/// The codes are those of strips.cu; `peer` is a place among the ranks of this node where this node's blocks are meant, else a rank.
+/// The codes are those of state.cuh; `peer` is a place among the ranks of this node where this node's blocks are meant, else a rank.
 fn describe(nodes: &Nodes, code: u32, peer: usize, expected: u64, found: u64) -> CommError {
     let of_node = |place: usize| nodes.peers().get(place).map_or(place, |rank| rank.0);
     let reason = match code {

@@ -11,13 +11,6 @@
 #define HEADER_BYTES 128ull
 #define CHUNK 4096u
 
-// What the host is told, `Report` in hierarchical/report.rs.
-#define BLOCK_TOO_LONG 1u
-#define PEERS_BLOCK_TOO_LONG 2u
-#define NOT_A_STRIP 3u
-#define OTHER_EXCHANGE 4u
-#define LENGTHS_DO_NOT_FIT 5u
-
 struct Header {
   u32 magic;
   u32 epoch;
@@ -34,22 +27,6 @@ struct Header {
   u32 rest[8];
 };
 static_assert(sizeof(Header) == HEADER_BYTES, "a header is a cache line");
-
-struct State {
-  // The number of the exchange that was begun last.
-  u64 sequence;
-  u32 told;
-  // Whether something of the last exchange must not be used.
-  u32 refused;
-};
-
-// In page-locked memory: `code` is written last.
-struct Report {
-  u32 code;
-  u32 peer;
-  u64 expected;
-  u64 found;
-};
 
 struct Slots {
   u8* at;
@@ -68,15 +45,6 @@ __device__ __forceinline__ u64 strip_bytes(u32 num_blocks, u32 capacity) {
 
 __device__ __forceinline__ u8* slot_of(const Slots& slots) {
   return slots.at + slots.state->sequence % slots.num_slots * slots.slot_bytes;
-}
-
-// The first finding alone is told.
-__device__ __forceinline__ void tell(State* state, Report* report, u32 code, u32 peer, u64 expected, u64 found) {
-  atomicExch(&state->refused, 1u);
-  if (atomicCAS(&state->told, 0u, 1u) != 0) return;
-  report->peer = peer, report->expected = expected, report->found = found;
-  __threadfence_system();
-  store_release_system(&report->code, code);
 }
 
 // One thread copies 16 bytes of a chunk of at most CHUNK; both sides are as far aligned as their addresses are.

@@ -5,8 +5,8 @@
 //! that every rank knows everybody's.
 
 pub(super) mod nccl;
+pub(super) mod verbs;
 
-use crate::error::Result;
 use crate::topology::Rank;
 use headlong_device::cuda::{CudaStream, DevicePtr};
 
@@ -34,12 +34,13 @@ pub(super) struct Route {
 
 /// One enqueued exchange.
 pub(super) struct Exchange<'a> {
-    /// `all_to_all`, for errors.
-    pub(super) operation: &'static str,
     pub(super) route: &'a Route,
     /// The first of the slots that are sent from, and of those that are received into.
     pub(super) from: DevicePtr,
     pub(super) to: DevicePtr,
+    /// The device's `State` and the host's `Report` of state.cuh.
+    pub(super) state: DevicePtr,
+    pub(super) report: DevicePtr,
 }
 
 /// What carries strips between nodes. A rank calls its methods in the order of its exchanges, which is the same on all ranks.
@@ -50,18 +51,28 @@ pub(super) trait Rails: Send + Sync {
     /// How many slots exchanges use in turns.
     fn num_slots(&self) -> usize;
 
+    /// The slots that are sent from and received into, where they must lie in memory of the rails'; else the caller takes them.
+    fn memory(&self) -> Option<[DevicePtr; 2]> {
+        None
+    }
+
+    /// Enqueues that the stream goes on when the next exchange's slot may be written.
+    fn prepare(&self, _stream: &CudaStream, _exchange: &Exchange<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Enqueues that the strips of the exchange leave once the stream has come here: headers and blocks have been written. It may
     /// also wait for those that come in.
-    fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> std::result::Result<(), String>;
+    fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String>;
 
     /// Enqueues that the stream goes on when the strips of the exchange that was begun last have come in.
-    fn finish(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> std::result::Result<(), String>;
+    fn finish(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String>;
 
     /// Whether all is well, as far as can be known without asking a driver.
     ///
     /// # Errors
     /// What has failed.
-    fn check(&self) -> std::result::Result<(), String>;
+    fn check(&self) -> Result<(), String>;
 
     /// Lets what waits on the device go on: the job has failed.
     fn give_up(&self);
@@ -70,5 +81,5 @@ pub(super) trait Rails: Send + Sync {
     ///
     /// # Errors
     /// What has failed.
-    fn close(self: Box<Self>) -> Result<()>;
+    fn close(self: Box<Self>) -> Result<(), String>;
 }

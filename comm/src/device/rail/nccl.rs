@@ -2,7 +2,6 @@
 
 use super::{Exchange, Rails};
 use crate::device::nccl::{NcclCollectives, Piece};
-use crate::error::Result;
 use headlong_device::cuda::CudaStream;
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ impl Rails for NcclRails {
         1
     }
 
-    fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> std::result::Result<(), String> {
+    fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String> {
         let Exchange { route, from, to, .. } = exchange;
         let sends = route.sends.iter().map(|hop| Piece::new(hop.peer, from.offset(hop.offset), hop.bytes));
         let receives =
@@ -35,18 +34,18 @@ impl Rails for NcclRails {
         self.nccl.exchange(stream, sends, receives)
     }
 
-    fn finish(&self, _stream: &CudaStream, _exchange: &Exchange<'_>) -> std::result::Result<(), String> {
+    fn finish(&self, _stream: &CudaStream, _exchange: &Exchange<'_>) -> Result<(), String> {
         Ok(())
     }
 
     /// The communicator is asked by whoever has it.
-    fn check(&self) -> std::result::Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         Ok(())
     }
 
     fn give_up(&self) {}
 
-    fn close(self: Box<Self>) -> Result<()> {
+    fn close(self: Box<Self>) -> Result<(), String> {
         Ok(())
     }
 }

@@ -291,7 +291,7 @@ impl Site {
 }
 
 /// How a queue pair of this rank is connected.
-pub(super) fn queue_pair_settings(settings: &VerbsSettings, choice: &Choice, mtu: u32) -> QueuePairSettings {
+pub(crate) fn queue_pair_settings(settings: &VerbsSettings, choice: &Choice, mtu: u32) -> QueuePairSettings {
     let (receiver_retries, receiver_timer) = RECEIVER_RETRIES;
     QueuePairSettings {
         port: choice.port.number,

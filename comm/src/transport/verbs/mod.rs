@@ -29,6 +29,7 @@ pub mod sys;
 mod tests;
 
 pub use choose::{Choice, choose};
+pub(crate) use connect::queue_pair_settings;
 pub use connect::{available, connect, connect_with_remarks};
 pub use memory_node::memory_node;
 pub use network::VerbsNetwork;

@@ -1,0 +1,86 @@
+//! The page through which a device and its rank's proxy speak: page-locked memory that both see.
+
+use headlong_device::cuda::{CudaDevice, DevicePtr, Pinned};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A line of its own for every word, as rail.cu has it.
+const LINE: usize = 128;
+const SENT_AT: usize = LINE;
+const ARRIVED_AT: usize = 2 * LINE;
+
+/// Entries of the ring of triggers. Two at most are full: nobody begins an exchange before all have come to the one before.
+pub(super) const MOST_TRIGGERS: usize = 64;
+
+/// What a kernel asks of the proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Trigger {
+    pub(super) operation: usize,
+    pub(super) slot: usize,
+}
+
+/// The words. The device writes triggers, the proxy all others; both may set the poison.
+pub(super) struct Page {
+    memory: Pinned,
+    triggers_at: usize,
+}
+
+impl Page {
+    pub(super) fn new(device: &CudaDevice, num_peers: usize) -> Result<Self, String> {
+        let triggers_at = ARRIVED_AT + num_peers * LINE;
+        let memory = Pinned::new(device, triggers_at + 16 * MOST_TRIGGERS);
+        Ok(Self { memory: memory.map_err(|error| error.to_string())?, triggers_at })
+    }
+
+    pub(super) fn at(&self) -> DevicePtr {
+        self.memory.device_visible()
+    }
+
+    pub(super) fn triggers_at(&self) -> usize {
+        self.triggers_at
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.memory.bytes(), "a word at {at} of the page");
+        // SAFETY: the word is in the allocation, which lives as long as `self`, aligned, and accessed by atomics alone.
+        unsafe { AtomicU64::from_ptr(self.memory.as_ptr().add(at).cast()) }
+    }
+
+    fn poison(&self) -> &AtomicU32 {
+        // SAFETY: as above: the first word of the page.
+        unsafe { AtomicU32::from_ptr(self.memory.as_ptr().cast()) }
+    }
+
+    /// Ends all waits of the device, now and later.
+    pub(super) fn set_poison(&self) {
+        self.poison().store(1, Ordering::Release);
+    }
+
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.poison().load(Ordering::Acquire) != 0
+    }
+
+    /// Tells that the strips of all exchanges up to `sequence` have been delivered.
+    pub(super) fn set_sent(&self, sequence: u64) {
+        self.word(SENT_AT).store(sequence, Ordering::Release);
+    }
+
+    /// The last exchange of which something has come from a peer.
+    pub(super) fn arrived(&self, peer: usize) -> u64 {
+        self.word(ARRIVED_AT + peer * LINE).load(Ordering::Acquire)
+    }
+
+    /// Tells that a peer's strips of all exchanges up to `sequence` are in memory.
+    pub(super) fn set_arrived(&self, peer: usize, sequence: u64) {
+        self.word(ARRIVED_AT + peer * LINE).store(sequence, Ordering::Release);
+    }
+
+    /// The trigger of exchange `sequence`, once it has been pulled.
+    pub(super) fn trigger(&self, sequence: u64) -> Option<Trigger> {
+        let at = self.triggers_at + 16 * (sequence % MOST_TRIGGERS as u64) as usize;
+        if self.word(at + 8).load(Ordering::Acquire) != sequence {
+            return None;
+        }
+        let words = self.word(at).load(Ordering::Relaxed);
+        Some(Trigger { operation: words as u32 as usize, slot: (words >> 32) as usize })
+    }
+}
