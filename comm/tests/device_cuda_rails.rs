@@ -132,7 +132,7 @@ fn a_node_that_is_switched_off_is_named_on_all_ranks() {
     if !has_devices(4) {
         return;
     }
-    let (fabric, started) = (Fabric::rails(2, Weather::CALM, 2, 2), Instant::now());
+    let fabric = Fabric::rails(2, Weather::CALM, 2, 2);
     let ends = on_rails(&fabric, &[2, 2], LONG, |communicator, stream| {
         let collectives = communicator.attach_device(&stream).expect("attached");
         let memory = upload(&stream, &[1.0; 64]);
@@ -140,8 +140,10 @@ fn a_node_that_is_switched_off_is_named_on_all_ranks() {
         finish(&*collectives, &stream).expect("all is well so far");
         communicator.barrier().expect("all is well so far");
         fabric.kill_node(1);
+        let started = Instant::now();
         let enqueued = collectives.all_reduce_f32(&stream, memory.ptr(), 64);
         let error = enqueued.and_then(|()| finish(&*collectives, &stream)).expect_err("a node is gone");
+        assert!(started.elapsed() < LONG / 2, "the card's answer came before the deadline");
         let _ = stream.synchronize();
         keep_for_peers((collectives, memory));
         error
@@ -150,7 +152,6 @@ fn a_node_that_is_switched_off_is_named_on_all_ranks() {
     assert!(matches!(ends[0], CommError::Device { .. }), "{ends:?}");
     let text = ends[0].to_string();
     assert!(text.contains("the rail to rank") && text.contains("no answer"), "{text}");
-    assert!(started.elapsed() < Duration::from_secs(15));
 }
 
 #[test]

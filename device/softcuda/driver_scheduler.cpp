@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "driver_state.h"
 
@@ -54,6 +55,7 @@ void candidates(Driver& d, std::vector<Candidate>& out) {
 
 // Candidates in the order in which to try them.
 void order(Driver& d, std::vector<Candidate>& all) {
+  if (all.empty()) return;
   const auto first = [](const Candidate& c) { return c.stream->queue.front().sequence; };
   if (!d.settings.seed) {
     std::sort(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) { return first(a) != first(b) ? first(a) < first(b) : a.node < b.node; });
@@ -299,18 +301,44 @@ void fail(Device& device, int error, const std::string& reason) {
   fprintf(stderr, "softcuda: device %d: error %d: %s\n", device.ordinal, error, reason.c_str());
 }
 
+namespace {
+const Work* work_of(const Candidate& c) {
+  const Item& head = c.stream->queue.front();
+  return (c.node == kWhole ? head.work : head.graph->exec->nodes[c.node].work).get();
+}
+
+bool is_asleep(const Candidate& c) { return c.stream->device->asleep == work_of(c); }
+}  // namespace
+
+// Work that sleeps is woken when nothing else gets on here, each at most once. Whenever some has fallen asleep, the lock had been let
+// go meanwhile, and the candidates are others.
 bool step(Hold& hold) {
   Driver& d = driver();
   sweep(d);
-  std::vector<Candidate> all;
-  candidates(d, all);
-  if (all.empty()) return false;
-  order(d, all);
-  // Twice: a poll may have made one before it ready.
-  for (int pass = 0; pass < 2; pass++)
+  std::set<const Work*> woken;
+  for (;;) {
+    std::vector<Candidate> all, asleep;
+    candidates(d, all);
     for (const Candidate& c : all)
-      if (run_candidate(d, hold, c)) return true;
-  return false;
+      if (is_asleep(c) && !woken.count(work_of(c))) asleep.push_back(c);
+    std::erase_if(all, is_asleep);
+    order(d, all);
+    bool stale = false;
+    // Twice: a poll may have made one before it ready.
+    for (int pass = 0; pass < 2 && !stale; pass++)
+      for (const Candidate& c : all) {
+        const Work* work = work_of(c);
+        if (run_candidate(d, hold, c)) return true;
+        stale = c.stream->device->asleep == work;
+        if (!stale) continue;
+        woken.insert(work);
+        break;
+      }
+    if (stale) continue;
+    if (asleep.empty()) return false;
+    woken.insert(work_of(asleep[0]));
+    if (run_candidate(d, hold, asleep[0])) return true;
+  }
 }
 
 void wait_until(Hold& hold, const std::function<bool()>& condition) {

@@ -53,6 +53,12 @@ fn describe(nodes: &Nodes, code: u32, peer: usize, expected: u64, found: u64) ->
         4 => format!(
             "rank {peer} is in another exchange: expected number or fingerprint {expected:#x}, found {found:#x}"
         ),
+        6 => format!(
+            "no strip of exchange number {expected} has come from rank {peer} in time, the last was number {found}"
+        ),
+        7 => format!(
+            "the strips of exchange number {expected} were not delivered in time, the last were those of number {found}"
+        ),
         _ => format!(
             "the strip of rank {peer} does not fit: expected {expected} blocks, found {found} or longer ones"
         ),
