@@ -72,11 +72,11 @@ impl NcclCollectives {
         let enqueued = self.comm.group(|group| {
             for Piece { peer, at, bytes } in sends.filter(|piece| piece.bytes > 0) {
                 // SAFETY: see below, at the operations.
-                unsafe { group.send(at.0, bytes, DataType::U8, peer.0, stream) }?;
+                unsafe { group.send(bytes_of(at, at, bytes, stream), peer.0) }?;
             }
             for Piece { peer, at, bytes } in receives.filter(|piece| piece.bytes > 0) {
                 // SAFETY: likewise.
-                unsafe { group.receive(at.0, bytes, DataType::U8, peer.0, stream) }?;
+                unsafe { group.receive(bytes_of(at, at, bytes, stream), peer.0) }?;
             }
             Ok(())
         });

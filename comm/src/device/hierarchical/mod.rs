@@ -518,22 +518,16 @@ impl DeviceCollectives for HierarchicalCollectives {
             return Err(error);
         }
         self.flagged()?;
-        match &self.nccl {
-            Some(nccl) => nccl.check()?,
-            None => {}
-        }
-        self.rails.check().or_else(|reason| self.end("an exchange between nodes", reason))
+        self.nccl.as_ref().map_or(Ok(()), |nccl| nccl.check())
     }
 
     fn flagged(&self) -> Result<()> {
-        match self.report.read(&self.nodes) {
-            None => Ok(()),
-            Some(error) => {
-                self.abort(error.clone());
-                self.transport.check()?;
-                Err(error)
-            }
+        if let Some(error) = self.report.read(&self.nodes) {
+            self.abort(error.clone());
+            self.transport.check()?;
+            return Err(error);
         }
+        self.rails.check().or_else(|reason| self.end("an exchange between nodes", reason))
     }
 
     fn abort(&self, error: CommError) {

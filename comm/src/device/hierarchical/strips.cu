@@ -209,8 +209,12 @@ __device__ __forceinline__ void look_at(const OpenArgs& a, u32 strip) {
   }
 }
 
-// One block: whether the strips that have come are those that were expected. If one is not, nothing of the exchange is used.
+// One block: whether the strips that have come are those that were expected. If one is not, nothing of the exchange is used. Where
+// something is wrong already, strips may not have come: what they look like is no cause of anything.
 extern "C" __global__ void __launch_bounds__(128) open(const OpenArgs a) {
+  const bool is_refused = a.slots.state->refused != 0;
+  __syncthreads();
+  if (is_refused) return;
   for (u32 strip = threadIdx.x; strip < a.num_strips; strip += blockDim.x) look_at(a, strip);
 }
 

@@ -55,10 +55,6 @@ impl Page {
         self.poison().store(1, Ordering::Release);
     }
 
-    pub(super) fn is_poisoned(&self) -> bool {
-        self.poison().load(Ordering::Acquire) != 0
-    }
-
     /// Tells that the strips of all exchanges up to `sequence` have been delivered.
     pub(super) fn set_sent(&self, sequence: u64) {
         self.word(SENT_AT).store(sequence, Ordering::Release);
