@@ -164,6 +164,14 @@ pub const ENDLESS_WAITS: &[Exception] = &[
         "waits for nobody: it opens barriers until its owner, who has a deadline, is done",
     ),
     only("comm/src/transport/verbs/rail.rs::wait", "a completion queue's `wait` takes the longest time"),
+    only(
+        "comm/src/device/rail/verbs/mod.rs::end",
+        "the proxy was told to stop, and looks at that between any two looks at its card",
+    ),
+    only(
+        "comm/src/device/rail/verbs/proxy.rs::run",
+        "waits for nobody: the device has the deadline, and the owner stops the proxy",
+    ),
     only("comm/src/device/peer/flags.rs::drop", "the thread was told to stop, and looks every millisecond"),
     only(
         "comm/src/testing.rs::run_communicators",
