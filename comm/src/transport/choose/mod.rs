@@ -18,7 +18,7 @@ pub use network::MachineVerbs;
 pub use table::Row;
 
 use super::Transport;
-use super::paths::{Path, PathTransport, Silent};
+use super::paths::{Path, PathTransport, Silent, name_of};
 use super::shm::{self, Guest, Neighbourhood, Offer};
 use super::tcp::TcpTransport;
 use crate::error::{CommError, Result};
@@ -136,13 +136,17 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
         if need.shm { meet(&control, &offers, host)? } else { (None, vec![Ok(()); topology.num_nodes()]) };
     let decision = Decision { topology: &topology, need, nodes, verbs };
     decision.check_wanted().inspect_err(|error| control.abort(error.clone()))?;
+    let rows = table::rows(&decision);
+    let name = decision.name();
+    if name == "tcp" {
+        return Ok(Chosen { transport: control, rows });
+    }
     let Neighbourhood { mut paths, bell } =
         near.unwrap_or_else(|| Neighbourhood { paths: Vec::new(), bell: Box::new(Silent) });
     if let (true, Some(network)) = (decision.uses_verbs(), options.network) {
         paths.extend(network.connect(&control, &decision.verbs_peers(control.rank()))?);
     }
-    let rows = table::rows(&decision);
-    let transport = PathTransport::new(control, paths, bell)?.with_in_place_bytes(decision.in_place_bytes());
+    let transport = PathTransport::new(control, paths, bell)?.with_common(name, decision.in_place_bytes());
     Ok(Chosen { transport: Arc::new(transport), rows })
 }
 
@@ -220,6 +224,17 @@ struct Decision<'a> {
 impl Decision<'_> {
     fn uses_verbs(&self) -> bool {
         self.verbs.is_ok() && (num_nodes(self.topology) > 1 || self.need.verbs_inside)
+    }
+
+    /// What carries the payload of the whole job: ranks of a node that has no neighbour may see less of it, and must say the same.
+    fn name(&self) -> &'static str {
+        let shares = |node: usize| self.topology.node_size(node) > 1 && self.need.shm;
+        let nodes = || self.nodes.iter().enumerate().filter(|(node, _)| shares(*node));
+        let shm = nodes().any(|(_, verdict)| verdict.is_ok());
+        let across = num_nodes(self.topology) > 1 && !self.uses_verbs();
+        let tcp = across || nodes().any(|(_, verdict)| verdict.is_err());
+        let all = [(shm, "shm"), (self.uses_verbs(), "verbs"), (tcp, "tcp")];
+        name_of(all.into_iter().filter(|(is_there, _)| *is_there).map(|(_, name)| name))
     }
 
     /// The longest message that memory of the largest node that shares any shows in place.

@@ -100,6 +100,25 @@ mod tests {
         assert_eq!(table(&[0], Wanted::Auto, &[Ok(())], Ok(())), "rank 0: alone");
     }
 
+    /// A rank alone on its node has no shared memory; it must still count itself to a job that has.
+    #[test]
+    fn all_ranks_call_the_transport_by_one_name() {
+        let name = |node_of: &[usize], wanted, nodes: &[Verdict], verbs: Verdict| {
+            let topology = Topology::from_node_of(node_of.to_vec());
+            let need = Need::of(wanted, &topology);
+            Decision { topology: &topology, need, nodes: nodes.to_vec(), verbs }.name()
+        };
+        let no = || Err("no".to_owned());
+        assert_eq!(name(&[0, 0], Wanted::Auto, &[Ok(())], Ok(())), "shm");
+        assert_eq!(name(&[0, 0], Wanted::Auto, &[no()], Ok(())), "tcp");
+        assert_eq!(name(&[0, 0], Wanted::Verbs, &[Ok(())], Ok(())), "verbs");
+        assert_eq!(name(&[0, 0, 1], Wanted::Auto, &[Ok(()), Ok(())], no()), "shm+tcp");
+        assert_eq!(name(&[0, 0, 1], Wanted::Auto, &[Ok(()), Ok(())], Ok(())), "shm+verbs");
+        assert_eq!(name(&[0, 0, 1], Wanted::Auto, &[no(), Ok(())], Ok(())), "verbs+tcp");
+        assert_eq!(name(&[0, 1], Wanted::Auto, &[Ok(()), Ok(())], no()), "tcp");
+        assert_eq!(name(&[0, 0, 1, 1], Wanted::Auto, &[Ok(()), no()], Ok(())), "paths");
+    }
+
     #[test]
     fn what_was_asked_for_by_name_is_never_replaced() {
         let check = |node_of: &[usize], wanted, nodes: &[Verdict], verbs: Verdict| {

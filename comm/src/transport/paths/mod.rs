@@ -18,7 +18,7 @@ mod transport;
 mod waiting;
 
 pub use tcp::TcpPath;
-pub use transport::PathTransport;
+pub use transport::{PathTransport, name_of};
 
 use crate::operation;
 use crate::transport::StepId;

@@ -47,9 +47,10 @@ impl PathTransport {
         Ok(Self { control, bell, engine, name, in_place_bytes: usize::MAX })
     }
 
-    /// With the longest message that every path shows which shows any; the same on all ranks.
-    pub fn with_in_place_bytes(self, in_place_bytes: usize) -> Self {
-        Self { in_place_bytes, ..self }
+    /// With what all ranks must see alike, although their own paths may differ: the name that stands for all paths of the
+    /// job, and the longest message that every path shows which shows any.
+    pub fn with_common(self, name: &'static str, in_place_bytes: usize) -> Self {
+        Self { name, in_place_bytes, ..self }
     }
 
     /// The control plane, with what a careful user wants to know.
@@ -70,7 +71,7 @@ impl PathTransport {
 }
 
 /// One name for all paths: theirs, or what they are together.
-fn name_of<'a>(names: impl Iterator<Item = &'a str>) -> &'static str {
+pub fn name_of<'a>(names: impl Iterator<Item = &'a str>) -> &'static str {
     let (mut shm, mut verbs, mut tcp, mut other) = (false, false, false, false);
     for name in names {
         match name {
