@@ -86,9 +86,9 @@ pub fn connect_with_remarks(
     let cards = exchange(control, 0, peers, &mine)?;
     let mut site = site.map_err(|reason| end(control, me, reason))?;
     remarks.push(format!("verbs: {}, {}", site.choice.describe(), site.choice.reason));
-    compare(control, peers, &mine, &cards)?;
     remarks.extend(crossed_rails(control, peers, site.choice.rail, &cards));
-    let hub = site.join(settings, peers, &cards).map_err(|error| error.to_string());
+    let hub = compare(peers, &mine, &cards)
+        .and_then(|()| site.join(settings, peers, &cards).map_err(|error| error.to_string()));
     agree(control, 1, peers, hub.as_ref().err())?;
     let hub = Arc::new(Mutex::new(hub.map_err(|reason| end(control, me, reason))?));
     let path = |link| Box::new(VerbsPath::new(&hub, link)) as Box<dyn Path>;
@@ -117,20 +117,17 @@ pub(super) fn agree(
 }
 
 /// Both sides must be set up alike.
-fn compare(
-    control: &dyn Transport,
-    peers: &[Rank],
-    mine: &[CallingCard],
-    cards: &[CallingCard],
-) -> Result<()> {
-    for ((peer, mine), card) in peers.iter().zip(mine).zip(cards) {
-        if mine.agreement != card.agreement {
-            let (me, ours, theirs) = (control.rank(), &mine.agreement, &card.agreement);
-            let reason = format!("its settings are [{theirs}], those of {me} [{ours}]");
-            return Err(end(control, *peer, reason));
+///
+/// # Errors
+/// Which peer is not, and both set-ups.
+pub(super) fn compare(peers: &[Rank], mine: &[CallingCard], cards: &[CallingCard]) -> Result<(), String> {
+    let mut pairs = peers.iter().zip(mine.iter().zip(cards));
+    match pairs.find(|(_, (mine, card))| mine.agreement != card.agreement) {
+        None => Ok(()),
+        Some((peer, (mine, card))) => {
+            Err(format!("{peer} is set up with [{}], this rank with [{}]", card.agreement, mine.agreement))
         }
     }
-    Ok(())
 }
 
 /// Ranks of one local index that use devices of different places: their messages cross between rails.

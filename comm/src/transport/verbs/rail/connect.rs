@@ -3,7 +3,7 @@
 use super::super::arena::Arena;
 use super::super::calling_card::{CallingCard, end, exchange};
 use super::super::choose::Choice;
-use super::super::connect::{agree, available, first_packet, queue_pair_settings};
+use super::super::connect::{agree, available, compare, first_packet, queue_pair_settings};
 use super::super::hub::Tickets;
 use super::super::nic::{
     Access, Action, CompletionQueue, Endpoint, Nic, NicError, NicResult, Prepared, Provider, QueuePair,
@@ -51,13 +51,8 @@ impl Rail {
         };
         let cards = exchange(control, ROUND, &peers, &mine)?;
         let yard = yard.map_err(|reason| end(control, me, reason))?;
-        for ((peer, mine), card) in peers.iter().zip(&mine).zip(&cards) {
-            if mine.agreement != card.agreement {
-                let reason = format!("its rail is [{}], that of {me} [{}]", card.agreement, mine.agreement);
-                return Err(end(control, *peer, reason));
-            }
-        }
-        let rail = yard.join(settings, &plan, &peers, &cards).map_err(|error| error.to_string());
+        let rail = compare(&peers, &mine, &cards)
+            .and_then(|()| yard.join(settings, &plan, &peers, &cards).map_err(|error| error.to_string()));
         agree(control, ROUND + 1, &peers, rail.as_ref().err())?;
         rail.map_err(|reason| end(control, me, reason))
     }
