@@ -15,6 +15,7 @@ struct DeviceStep {
   u32 number;  // 1 for the first step
   float rate;  // Adam: lr / (1 - β₁ᵗ)
   float root;  // Adam: √(1 - β₂ᵗ)
+  u32 skip;    // not 0: the step changes nothing
 };
 struct OptimizerConstants {
   float epsilon;

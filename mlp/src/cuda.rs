@@ -76,12 +76,12 @@ pub struct Shapes<'a> {
 /// All kernels that a model needs, for builds ahead of time.
 pub fn kernels(shapes: &Shapes<'_>) -> Vec<Build> {
     let plain = |source| Build { source, defines: Vec::new() };
-    let mut all = vec![plain(&crate::loss::SOURCE)];
+    let mut all = vec![plain(&crate::loss::SOURCE), plain(&crate::loss_scale::SOURCE)];
     all.extend([DType::F32, DType::Bf16, DType::F16].map(crate::linear::build));
     all.extend(match shapes.dot {
         Some((vectors, dim)) => crate::interaction::dot::builds(vectors, dim),
         None => crate::interaction::cat::builds(),
     });
-    all.push(crate::optim::build(shapes.optimizer));
+    all.extend(crate::optim::builds(shapes.optimizer));
     all
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! * [`linear`]: `Y = act(X·Wᵀ + b)` and its gradients. * [`interaction`]: dot products of all pairs, or concatenation.
-//! * [`loss`]: binary cross-entropy from logits, with its gradient. * [`optim`]: one pass over all parameters.
-//! * [`mlp`]: a stack of layers and its memory. * [`init`]: initial values. * [`gemm`]: the matrix products underneath.
+//! * [`loss`]: binary cross-entropy from logits, with its gradient. * [`loss_scale`]: what keeps gradients in f16. * [`optim`]: one pass over all parameters.
+//! * [`mlp`]: a stack of layers and its memory. * [`init`]: initial values. * [`gemm`]: the matrix products underneath. * [`rounding`]: to 16 bits, on the processor.
 //! * [`oracle`]: every op written slowly and obviously in f64, which defines them.
 //! * [`cuda`]: what the CUDA bodies share.
 //!
@@ -22,9 +22,11 @@ pub mod init;
 pub mod interaction;
 pub mod linear;
 pub mod loss;
+pub mod loss_scale;
 pub mod mlp;
 pub mod optim;
 pub mod oracle;
+pub mod rounding;
 pub mod sum;
 #[cfg(test)]
 mod testing;

@@ -41,7 +41,7 @@ use headlong_device::{Mat, Stream};
 pub struct Mlp {
     compute: Compute,
     layers: Vec<Layer>,
-    /// Input and gradient of the output in 16 bits, where products are: for callers whose own are f32.
+    /// Input and gradient of the output in 16 bits, where products are, or rounded: for callers whose own are f32.
     rounded: Option<[Mat; 2]>,
     aside: Aside,
 }
@@ -160,34 +160,45 @@ impl Mlp {
         if !self.compute.is_16_bit() {
             return self.layers.iter().for_each(|layer| layer.weights.refresh(stream));
         }
-        let copies = |layer| {
+        linear::copy_rounded(stream.cuda_body(), self.copies());
+    }
+
+    /// Parameters and their copies in 16 bits, in the order of the arena of parameters; none where products read the parameters.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = (&Mat, &Mat)> {
+        let of_layer = |layer| {
             let Layer { weights, bias, .. }: &Layer = layer;
             weights.rounded().map(|rounded| [(&weights.values, rounded.0), (bias, rounded.1)])
         };
-        for layers in self.layers.chunks(8) {
-            let mut pairs = [(&self.layers[0].bias, &self.layers[0].bias); 16];
-            let mut count = 0;
-            for pair in layers.iter().filter_map(copies).flatten() {
-                pairs[count] = pair;
-                count += 1;
-            }
-            linear::copy_rounded(stream.cuda_body(), &pairs[..count]);
-        }
+        self.layers.iter().filter_map(of_layer).flatten()
     }
 
     /// The caller's matrix, or a rounded copy of it where products take 16 bits and it has 32.
     fn rounded(&self, stream: &Stream, end: usize, mat: &Mat) -> Mat {
         match &self.rounded {
+            Some(ends) if self.compute.rounding().is_some() => {
+                let rounded = ends[end].first_rows(mat.rows());
+                self.compute.rounding().iter().for_each(|rounding| rounding.copy(stream, mat, &rounded));
+                rounded
+            }
             Some(ends) if mat.dtype() != self.compute.dtype() => {
                 let rounded = ends[end].first_rows(mat.rows());
-                linear::copy_rounded(stream.cuda_body(), &[(mat, &rounded)]);
+                linear::copy_rounded(stream.cuda_body(), std::iter::once((mat, &rounded)));
                 rounded
             }
             _ => mat.clone(),
         }
     }
 
+    /// Rounds what a product has written, where it keeps the type f32.
+    fn round(&self, stream: &Stream, written: &Mat) {
+        if let Some(rounding) = self.compute.rounding() {
+            rounding.round(stream, written);
+        }
+    }
+
     /// `y` = the stack applied to `x`: samples × first width to samples × last width, as many samples as `x` has rows.
+    ///
+    /// Where values are rounded that keep the type f32, so is `y` where an activation comes last, and the gradient of `x`.
     ///
     /// Where products take 16 bits, `x` and `y` may be f32 or of that type. Rows of a 16-bit `x` whose stride allows it are read up to
     /// the next multiple of eight elements: what lies there is finite.
@@ -197,6 +208,10 @@ impl Mlp {
             let output = layer.output().unwrap_or(y).first_rows(x.rows());
             let mask = layer.between.as_ref().map(|between| &between.mask);
             linear::forward_with_mask(stream, &layer.forward_args(&input, &output), mask);
+            // Logits stay as they are: a loss takes them, no product.
+            if layer.activation == Activation::Relu {
+                self.round(stream, &output);
+            }
             input = output;
         }
     }
@@ -209,7 +224,8 @@ impl Mlp {
     pub fn backward(&self, stream: &Stream, args: &MlpBackwardArgs<'_>) {
         let aside = self.aside.begin(stream, self.layers.len());
         // The last forward pass has rounded the input.
-        let input = self.rounded.as_ref().filter(|_| args.x.dtype() != self.compute.dtype());
+        let is_copied = args.x.dtype() != self.compute.dtype() || self.compute.rounding().is_some();
+        let input = self.rounded.as_ref().filter(|_| is_copied);
         let input = input.map_or(args.x.clone(), |ends| ends[INPUT].first_rows(args.x.rows()));
         let mut d_z = self.rounded(stream, OUTPUT, args.d_z);
         let mut has_bias = false;
@@ -263,6 +279,7 @@ impl Mlp {
         let Some(Between { y, d_z: d_x, mask }) = below else {
             if let Some(d_x) = args.d_x {
                 linear::backward_data(stream, &BackwardDataArgs { d_z, w, d_x, mask: None });
+                self.round(stream, d_x);
             }
             return false;
         };
@@ -278,6 +295,7 @@ impl Mlp {
         let fused = fused.map(|d_b| linear::Below { mask, d_b });
         let data = BackwardDataArgs { d_z, w, d_x, mask: Some(y) };
         let done = linear::backward_data_with_mask(stream, &data, fused.as_ref());
+        self.round(stream, d_x);
         done && layer.coarse_d_bias.is_none()
     }
 }

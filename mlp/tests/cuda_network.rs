@@ -100,11 +100,22 @@ impl Network {
         self.top.forward(stream, top_in, &self.logits);
         let (logits, labels, d_logits, sums) = (&self.logits, &self.labels, &self.d_logits, &self.sums);
         let (loss, block_len, scale) = (Loss::BceWithLogits, SAMPLES, 1.0 / SAMPLES as f32);
-        loss::forward_backward(stream, &LossArgs { loss, logits, labels, d_logits, sums, block_len, scale });
+        loss::forward_backward(
+            stream,
+            &LossArgs { loss, logits, labels, d_logits, sums, block_len, scale, loss_scale: None },
+        );
         let (accumulate, d_x) = (false, Some(d_top_in));
         self.top.backward(stream, &MlpBackwardArgs { x: top_in, d_z: d_logits, d_x, accumulate, block_len });
         let (d_out, d_vectors, bottom_activation) = (d_top_in, &self.d_vectors, Activation::Relu);
-        let args = dot::BackwardArgs { bottom, vectors, d_out, d_bottom, d_vectors, bottom_activation };
+        let args = dot::BackwardArgs {
+            bottom,
+            vectors,
+            d_out,
+            d_bottom,
+            d_vectors,
+            bottom_activation,
+            loss_scale: None,
+        };
         dot::backward(stream, &args);
         let args = MlpBackwardArgs { x: &self.dense, d_z: d_bottom, d_x: None, accumulate, block_len };
         self.bottom.backward(stream, &args);
@@ -117,10 +128,10 @@ impl Network {
             step,
             device_step: self.step.as_ref().map(DeviceMemory::ptr),
             clip: Some(1.0),
+            stacks: &[&self.bottom, &self.top],
+            loss_scale: None,
         };
         optim::step(stream, &args);
-        self.bottom.refresh(stream);
-        self.top.refresh(stream);
         stream.synchronize()?;
         Ok(loss::total_of(&sums.to_vec::<f32>()?) / SAMPLES as f64)
     }

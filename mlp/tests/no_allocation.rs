@@ -68,7 +68,10 @@ fn step(model: &Model, stream: &Stream, number: u64) {
     let scale = 1.0 / SAMPLES as f32;
     let block_len = headlong_mlp::sum::block_len(SAMPLES, sums.rows());
     let loss = Loss::BceWithLogits;
-    loss::forward_backward(stream, &LossArgs { loss, logits, labels, d_logits, sums, block_len, scale });
+    loss::forward_backward(
+        stream,
+        &LossArgs { loss, logits, labels, d_logits, sums, block_len, scale, loss_scale: None },
+    );
     let d_x = Some(d_top_in);
     model
         .top
@@ -76,7 +79,15 @@ fn step(model: &Model, stream: &Stream, number: u64) {
     let bottom_activation = Activation::Relu;
     let bottom = bottom_out;
     let d_out = d_top_in;
-    let args = dot::BackwardArgs { bottom, vectors, d_out, d_bottom, d_vectors, bottom_activation };
+    let args = dot::BackwardArgs {
+        bottom,
+        vectors,
+        d_out,
+        d_bottom,
+        d_vectors,
+        bottom_activation,
+        loss_scale: None,
+    };
     dot::backward(stream, &args);
     model.bottom.backward(
         stream,
@@ -91,6 +102,8 @@ fn step(model: &Model, stream: &Stream, number: u64) {
         step: &Step { learning_rate: 0.01, number },
         device_step: None,
         clip: Some(1.0),
+        stacks: &[],
+        loss_scale: None,
     };
     optim::step(stream, &args);
 }

@@ -14,8 +14,11 @@ use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridSet, Owner, P
 use headlong_embedding::{Registry, SetOptions, TableSpec};
 use headlong_mlp::linear::{Activation, Compute};
 use headlong_mlp::loss::Loss;
+use headlong_mlp::loss_scale::LossScale;
+pub use headlong_mlp::loss_scale::{ScaleState, is_scale};
 use headlong_mlp::mlp::{Arenas, Mlp, MlpSpec, Plans};
 use headlong_mlp::optim;
+use headlong_mlp::rounding::Rounding;
 use headlong_reader::Batch;
 use std::sync::Arc;
 
@@ -26,7 +29,7 @@ mod sizes;
 pub(crate) use batch_slot::BatchIds;
 pub use batch_slot::BatchSlot;
 use batch_slot::Purpose;
-use sizes::{Sizes, SlotIds};
+use sizes::{OVERFLOW_VOTE, Sizes, SlotIds};
 
 /// Parts of the model that can be switched off, to see what they are worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,6 +101,10 @@ pub struct Model {
     pub(crate) all_logits: Mat,
     /// Loss sums, one row per micro-batch and block, over all ranks.
     pub(crate) loss_sums: Mat,
+    /// What the loss is multiplied by, in f16.
+    pub(crate) loss_scale: Option<LossScale>,
+    /// What the processor rounds vectors to before they interact, as tensor cores do.
+    pub(crate) rounding: Option<Rounding>,
     /// Learning rates and number of the step, on a device with memory of its own: for the dense parameters, then for the tables.
     device_steps: Option<DeviceMemory>,
     /// The other ranks' devices, where there are several.
@@ -188,7 +195,8 @@ impl Model {
         stream: &Stream,
         parts: RankParts<'_>,
     ) -> Result<Self> {
-        let sizes = Sizes::of(config, parts.communicator.num_ranks());
+        let compute = compute(config.train.precision).on(&stream.device());
+        let sizes = Sizes::of(config, parts.communicator.num_ranks(), compute);
         let tables = build_tables(config, table_rows, stream, &sizes, &parts)?;
         let mut plans = Plans::new();
         let bottom_widths = widths(config.data.num_dense, &config.model.bottom);
@@ -199,7 +207,7 @@ impl Model {
             last,
             max_samples: sizes.micro,
             sum_blocks: sizes.own_blocks(),
-            compute: compute(config.train.precision),
+            compute,
         };
         let bottom_plan = spec("bottom", &bottom_widths, Activation::Relu).add_to(&mut plans);
         let top_plan = spec("top", &top_widths, Activation::None).add_to(&mut plans);
@@ -227,6 +235,8 @@ impl Model {
         if let Device::Cuda(_) = stream.device() {
             model.go_to_device(stream)?;
         }
+        model.rounding = compute.rounding();
+        model.set_loss_scale(&ScaleState::first(config.train.loss_scale as f32))?;
         Ok(model)
     }
 
@@ -267,6 +277,8 @@ impl Model {
             device_steps: None,
             devices: None,
             votes: leading(ids.leading.votes),
+            loss_scale: loss_scale(config, &arenas, &ids),
+            rounding: None,
             all_logits: mat(ids.all_logits),
             parameters: parameters(&arenas.parameters),
             config: config.clone(),
@@ -309,6 +321,12 @@ impl Model {
         }
         let reason = crate::error::chain(error);
         self.communicator.abort(CommError::Aborted { culprit: self.communicator.rank(), reason });
+    }
+
+    /// Puts the loss scale and its counters where they stood; nothing where the loss is not scaled.
+    pub(crate) fn set_loss_scale(&self, state: &ScaleState) -> Result<()> {
+        let set = self.loss_scale.as_ref().map_or(Ok(()), |scale| scale.set(state));
+        set.map_err(|error| failed("the loss scale cannot be set", error))
     }
 
     /// Which loss is minimised.
@@ -359,6 +377,26 @@ impl Model {
             false => headlong_mlp::loss::total(&self.loss_sums.first_rows(rows)),
         };
         Ok(sum / num_samples_of_all as f64)
+    }
+
+    /// Where the loss scale stands behind the step over the batch of slot `slot`, once [`Self::mean_loss`] has waited for it; none where the
+    /// loss is not scaled.
+    pub(crate) fn scaling(&self, slot: usize) -> Result<Option<ScaleState>> {
+        if self.loss_scale.is_none() {
+            return Ok(None);
+        }
+        if self.runs_ahead() { Ok(Some(self.scaling_of(&self.slots[slot]))) } else { self.loss_scale() }
+    }
+
+    /// Where the loss scale stands, once the device has done what it was given.
+    pub(crate) fn loss_scale(&self) -> Result<Option<ScaleState>> {
+        let state = self.loss_scale.as_ref().map(LossScale::get).transpose();
+        state.map_err(|error| failed("the loss scale cannot be read", error))
+    }
+
+    /// Whether the step changes nothing, because a gradient is not finite: for the CPU's stages. A device finds it where it needs it.
+    pub(crate) fn skips(&self) -> bool {
+        !self.runs_ahead() && self.loss_scale.as_ref().is_some_and(LossScale::skips)
     }
 
     /// Whether every batch of a call over slot `slot` is full and has the ids that were planned for, so that all sizes are always the
@@ -420,6 +458,13 @@ impl Model {
         let found = places.into_iter().find_map(|(name, mat)| Some((name, sample(&mat)?)));
         found.map(|(name, row)| format!("{name} (sample {} of the batch)", first + row))
     }
+}
+
+/// What the loss is multiplied by, where there is room for it.
+fn loss_scale(config: &Config, arenas: &Arenas, ids: &SlotIds) -> Option<LossScale> {
+    let state = arenas.activations.mat(ids.loss_scale?);
+    let overflow = arenas.leading.mat(ids.leading.votes).columns(OVERFLOW_VOTE, 1);
+    Some(LossScale { state, overflow, growth_interval: config.train.loss_scale_interval })
 }
 
 /// What products of the dense network take.

@@ -264,7 +264,7 @@ impl Crew {
         self.copy_state_to(&mut anew)?;
         anew.weights_changed();
         for rank in 0..self.len() {
-            anew.engine(rank).take_over(&mut self.engine(rank));
+            anew.engine(rank).take_over(&mut self.engine(rank))?;
         }
         if anew.is_primed() {
             anew.all(Engine::route_again)?;

@@ -6,7 +6,7 @@
 //! [`Engine::step`] trains on now while next is copied and routed. Batches are those of all ranks: the engine takes its
 //! share of them.
 
-use crate::build::Model;
+use crate::build::{Model, ScaleState};
 use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::lanes::{Lane, Lanes};
@@ -63,6 +63,8 @@ pub struct StepLoss {
     pub loss: f64,
     /// Samples of all ranks.
     pub num_samples: usize,
+    /// Where the loss scale stands behind the step, where the loss is scaled.
+    pub scaling: Option<ScaleState>,
 }
 
 /// A step that is on its way.
@@ -217,11 +219,37 @@ impl Engine {
             let what = found.unwrap_or_else(|| "loss".to_owned());
             return Err(Error::NotFinite { step: rates.number, what, value: loss });
         }
+        let scaling = self.model.scaling(slot)?;
+        if scaling.is_some_and(|scaling| scaling.was_smallest) {
+            let what = "gradient at the smallest loss scale, 1,".to_owned();
+            return Err(Error::NotFinite { step: rates.number, what, value: f64::INFINITY });
+        }
         if self.finished.len() == self.finished.capacity() {
             self.finished.pop_front();
         }
-        self.finished.push_back(StepLoss { number: rates.number, loss, num_samples: num_samples_of_all });
+        self.finished.push_back(StepLoss {
+            number: rates.number,
+            loss,
+            num_samples: num_samples_of_all,
+            scaling,
+        });
         Ok(())
+    }
+
+    /// Where the loss scale stands behind the last step, where the loss is scaled. Waits for the device.
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn loss_scale(&self) -> Result<Option<ScaleState>> {
+        self.model.loss_scale()
+    }
+
+    /// Puts the loss scale where it stood: when training goes on. Nothing where the loss is not scaled, or was not.
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn set_loss_scale(&self, state: Option<ScaleState>) -> Result<()> {
+        state.map_or(Ok(()), |state| self.model.set_loss_scale(&state))
     }
 
     /// Samples in the batch of now, of all ranks.
@@ -230,12 +258,13 @@ impl Engine {
     }
 
     /// Goes on where `former` stands, an engine of the same rank and model whose weights this one has already: batch of now, times, counts.
-    pub(crate) fn take_over(&mut self, former: &mut Self) {
+    pub(crate) fn take_over(&mut self, former: &mut Self) -> Result<()> {
         (self.primed, self.sent) = (former.primed, former.sent);
         std::mem::swap(&mut self.finished, &mut former.finished);
         std::mem::swap(&mut self.recorder, &mut former.recorder);
         let (slot, former_slot) = (&self.model.slots[self.now], &former.model.slots[former.now]);
         slot.take_over(former_slot);
+        self.set_loss_scale(former.loss_scale()?)
     }
 
     /// Routes the batch of now again, because rows lie elsewhere than when it was routed.

@@ -66,6 +66,8 @@ pub enum Runs {
     AmongRanks,
     /// On a device with memory of its own alone: the host and it hand each other numbers.
     OnDevice,
+    /// Where the loss is scaled alone.
+    Scaled,
 }
 
 /// One line of the schedule.
@@ -91,6 +93,7 @@ impl Stage {
             Runs::Always => true,
             Runs::AmongRanks => !model.is_alone(),
             Runs::OnDevice => model.runs_ahead(),
+            Runs::Scaled => model.loss_scale.is_some(),
         }
     }
 

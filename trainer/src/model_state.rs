@@ -3,10 +3,10 @@
 //! A checkpoint knows nothing of ranks: dense parameters are the same on all of them and are taken from the first; a row of a
 //! table comes from whoever holds it.
 
-use crate::build::Model;
+use crate::build::{Model, ScaleState, is_scale};
 use crate::checkpoint::{
-    Cause, CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, ModelFingerprint,
-    OptimizerFingerprint, Section, TableFingerprint, TensorId,
+    Cause, CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, LossScaleState,
+    ModelFingerprint, OptimizerFingerprint, Section, TableFingerprint, TensorId,
 };
 use crate::crew::Crew;
 use crate::data::failed;
@@ -125,6 +125,34 @@ impl Crew {
     pub fn fingerprints(&self) -> (ModelFingerprint, OptimizerFingerprint) {
         let first = self.first();
         (first.model().fingerprint(), first.model().optimizer_fingerprint())
+    }
+
+    /// Where the loss scale stands, as a checkpoint keeps it: the same on all ranks.
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn saved_loss_scale(&self) -> crate::error::Result<Option<LossScaleState>> {
+        let state = self.first().loss_scale()?;
+        Ok(state.map(|state| LossScaleState {
+            scale: f64::from(state.scale),
+            good_steps: state.good_steps,
+            skipped_steps: state.num_skipped,
+        }))
+    }
+
+    /// Puts the loss scale where a checkpoint has kept it; where it has kept none, it starts anew.
+    ///
+    /// # Errors
+    /// A scale that no run saves; a device that has failed.
+    pub fn restore_loss_scale(&self, saved: &LossScaleState) -> crate::error::Result<()> {
+        if !is_scale(saved.scale) {
+            let found = format!("it is {}, not a power of two from 1 to 16777216", saved.scale);
+            let context = "the loss scale in the checkpoint is damaged".to_owned();
+            return Err(crate::error::Error::Failed { context, source: found.into() });
+        }
+        let mut state = ScaleState::first(saved.scale as f32);
+        (state.good_steps, state.num_skipped) = (saved.good_steps, saved.skipped_steps);
+        (0..self.len()).try_for_each(|rank| self.engine(rank).set_loss_scale(Some(state)))
     }
 
     /// Threads that save a checkpoint: one for each rank of this process. With ranks in other processes every read is an

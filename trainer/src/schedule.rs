@@ -22,6 +22,7 @@
 mod by_node;
 mod by_slot;
 mod call;
+mod scaled;
 
 pub use call::Call;
 
@@ -32,7 +33,7 @@ use crate::data::failed;
 use crate::error::Result;
 use crate::lanes::Lane::{Comm, Copy, Dense, Sparse};
 use crate::lanes::Repeat::{MicroBatch, Step as Once};
-use crate::lanes::Runs::{Always, AmongRanks, OnDevice};
+use crate::lanes::Runs::{Always, AmongRanks, OnDevice, Scaled};
 use crate::lanes::Stage;
 use headlong_device::Stream;
 use headlong_embedding::Ids;
@@ -42,6 +43,7 @@ use headlong_mlp::linear::Activation;
 use headlong_mlp::loss::LossArgs;
 use headlong_mlp::mlp::MlpBackwardArgs;
 use headlong_mlp::optim::{self, StepArgs};
+use scaled::{adjust_loss_scale, check_gradients};
 
 /// One training step.
 pub const TRAINING: &[Stage] = &[
@@ -53,7 +55,7 @@ pub const TRAINING: &[Stage] = &[
         Sparse,
         Once,
         AmongRanks,
-        &["previous:route", "previous:all_reduce_and_update_frequent"],
+        &["previous:route", "previous:all_reduce_and_update_frequent", "previous:check_gradients"],
         lookup_frequent,
     ),
     stage(
@@ -97,13 +99,22 @@ pub const TRAINING: &[Stage] = &[
         &["reduce", "bottom_backward"],
         all_reduce_and_update_frequent,
     ),
+    // In f16: one gradient that is not finite, of whatever rank, and nothing moves.
+    stage(
+        "check_gradients",
+        Dense,
+        Once,
+        Scaled,
+        &["bottom_backward", "all_reduce_and_update_frequent", "copy_learning_rates"],
+        check_gradients,
+    ),
     // All gradients of the step are there: the weights move.
     stage(
         "update_infrequent",
         Sparse,
         Once,
         Always,
-        &["interaction_backward", "exchange_gradients", "copy_learning_rates"],
+        &["interaction_backward", "exchange_gradients", "copy_learning_rates", "check_gradients"],
         update_infrequent,
     ),
     stage(
@@ -111,10 +122,25 @@ pub const TRAINING: &[Stage] = &[
         Dense,
         Once,
         Always,
-        &["bottom_backward", "all_reduce_and_update_frequent", "copy_learning_rates"],
+        &["bottom_backward", "all_reduce_and_update_frequent", "copy_learning_rates", "check_gradients"],
         dense_optimizer,
     ),
-    stage("fetch_losses", Copy, Once, OnDevice, &["loss", "all_reduce_and_update_frequent"], fetch_losses),
+    stage(
+        "adjust_loss_scale",
+        Dense,
+        Once,
+        Scaled,
+        &["update_infrequent", "dense_optimizer"],
+        adjust_loss_scale,
+    ),
+    stage(
+        "fetch_losses",
+        Copy,
+        Once,
+        OnDevice,
+        &["loss", "all_reduce_and_update_frequent", "adjust_loss_scale"],
+        fetch_losses,
+    ),
 ];
 
 /// What must have run for the first batch before the first step: its own copy and route.
@@ -330,6 +356,9 @@ fn bottom_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()>
 
 fn interaction_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let (first, count) = call.samples();
+    if let Some(rounding) = model.rounding {
+        rounding.round(stream, &model.vectors.rows_range(first, count));
+    }
     let args = dot::ForwardArgs {
         bottom: &model.bottom_out.first_rows(count),
         vectors: &model.vectors.rows_range(first, count),
@@ -367,6 +396,7 @@ fn loss(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
             .rows_range(call.micro_batch * model.share.sum_blocks() + blocks.start, blocks.len()),
         block_len: call.block_len(),
         scale: 1.0 / call.num_samples_of_all as f32,
+        loss_scale: model.loss_scale.as_ref(),
     };
     headlong_mlp::loss::forward_backward(stream, &args);
     Ok(())
@@ -394,6 +424,7 @@ fn interaction_backward(model: &Model, stream: &Stream, call: &Call<'_>) -> Resu
         d_bottom: &model.d_bottom_out.first_rows(count),
         d_vectors: &model.d_vectors.rows_range(first, count),
         bottom_activation: Activation::Relu,
+        loss_scale: model.loss_scale.as_ref(),
     };
     if is_dot(&model.config) {
         dot::backward(stream, &args)
@@ -461,7 +492,7 @@ fn all_reduce_and_update_frequent(model: &Model, stream: &Stream, call: &Call<'_
     let reduced =
         model.communicator.all_reduce_chunks(&mut gradients, model.chunk_len, &mut |ready, gradients| {
             let ready = ready.start.min(frequent_len)..ready.end.min(frequent_len);
-            if failure.is_ok() {
+            if failure.is_ok() && model.loss_scale.is_none() {
                 failure = model.tables.update_frequent(
                     stream,
                     &gradients[..frequent_len],
@@ -476,6 +507,9 @@ fn all_reduce_and_update_frequent(model: &Model, stream: &Stream, call: &Call<'_
 
 /// Moves each row once: on one rank all rows, with several the infrequent ones that this rank owns.
 fn update_infrequent(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    if model.skips() {
+        return Ok(());
+    }
     let route = call.now.route();
     let updated = if model.is_alone() {
         let d_vectors = model.d_vectors.first_rows(call.num_samples);
@@ -491,7 +525,7 @@ fn update_infrequent(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<
     updated.map_err(|error| failed("the tables cannot be updated", error))
 }
 
-/// Moves all dense parameters in one pass, and packs them for the next step's products.
+/// Moves all dense parameters in one pass, and packs or rounds them for the next step's products.
 fn dense_optimizer(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let args = StepArgs {
         weights: &model.weights,
@@ -502,9 +536,10 @@ fn dense_optimizer(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()
         step: &call.dense_step,
         device_step: model.dense_step_on_device(),
         clip: model.config.train.clip_norm.map(|norm| norm as f32),
+        stacks: &[&model.bottom, &model.top],
+        loss_scale: model.loss_scale.as_ref(),
     };
     optim::step(stream, &args);
-    model.refresh(stream);
     Ok(())
 }
 

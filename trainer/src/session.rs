@@ -136,6 +136,7 @@ impl Session {
                 load(&mut crew, checkpoint, &data.fingerprint, Select::All)?;
                 let state = &checkpoint.manifest().state;
                 (step, samples, last_metrics) = (state.step, state.samples, state.metrics);
+                state.loss_scale.iter().try_for_each(|saved| crew.restore_loss_scale(saved))?;
                 position = parse_state("the reader's position", &state.reader)?;
                 memory = parse_state("the session's memory", &state.session)?;
                 restore_ids(checkpoint, &mut data.ids)?;
@@ -300,7 +301,7 @@ impl Session {
         if let Some(statistics) = &statistics {
             blobs.push(blob(STATISTICS_BLOB, statistics));
         }
-        let snapshot = Snapshot { source: &self.crew, state: self.saved_state(finished), blobs };
+        let snapshot = Snapshot { source: &self.crew, state: self.saved_state(finished)?, blobs };
         let report =
             checkpoints.save(&snapshot).map_err(|error| failed("the checkpoint was not saved", error))?;
         Ok(Some(report))
@@ -331,10 +332,10 @@ impl Session {
         Ok(self.crew.first().votes(STOP_VOTE)? > 0.0)
     }
 
-    fn saved_state(&self, finished: Option<&str>) -> SavedState {
+    fn saved_state(&self, finished: Option<&str>) -> Result<SavedState> {
         let (model, optimizers) = self.crew.fingerprints();
         let value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
-        SavedState {
+        Ok(SavedState {
             step: self.step,
             samples: self.samples,
             finished: finished.map(str::to_owned),
@@ -343,10 +344,11 @@ impl Session {
             data: self.data.fingerprint.clone(),
             reader: value(serde_json::to_value(self.position)),
             random: RandomState { seed: self.config.train.seed, step: self.step },
+            loss_scale: self.crew.saved_loss_scale()?,
             // Only what was measured of these very weights: by it the best checkpoint is known.
             metrics: self.last_metrics.filter(|_| self.memory.last_eval_step == Some(self.step)),
             session: value(serde_json::to_value(&self.memory)),
-        }
+        })
     }
 
     /// Digest of all weights and optimiser states.

@@ -7,8 +7,8 @@ mod checkpoint_support;
 mod tests {
     use super::checkpoint_support::{Toy, options, snapshot};
     use headlong::checkpoint::{
-        Checkpoint, CheckpointDirectory, DataFingerprint, Manifest, ModelFingerprint, OptimizerFingerprint,
-        RandomState, SavedState, TableFingerprint,
+        Checkpoint, CheckpointDirectory, DataFingerprint, LossScaleState, Manifest, ModelFingerprint,
+        OptimizerFingerprint, RandomState, SavedState, TableFingerprint,
     };
     use headlong::metrics::EvalMetrics;
     use proptest::prelude::*;
@@ -92,6 +92,11 @@ mod tests {
                 data: DataFingerprint { dense_transform, id_policy, hash, dictionary },
                 reader,
                 random: RandomState { seed, step: random_step },
+                loss_scale: (step % 2 == 1).then_some(LossScaleState {
+                    scale: 1024.0,
+                    good_steps: seed as u32,
+                    skipped_steps: samples as u32,
+                }),
                 metrics,
                 session,
             }

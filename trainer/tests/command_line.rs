@@ -118,7 +118,6 @@ fn commands_that_are_not_in_this_build_say_so() {
 fn features_that_are_not_in_this_build_are_refused_by_name() {
     for (arguments, words) in [
         (&["--eval-ranks", "2"][..], &["run.eval_ranks"][..]),
-        (&["--precision", "bf16"], &["train.precision", "bf16"]),
         (&["--precision", "tf32"], &["train.precision", "tf32"]),
         (&["--schedule", "captured"], &["run.schedule", "captured"]),
         (&["--transport", "nccl"], &["run.transport", "nccl", "cuda"]),
@@ -127,7 +126,6 @@ fn features_that_are_not_in_this_build_are_refused_by_name() {
         (&["--ranks", "2", "--transport", "tcp"], &["run.transport", "headlong launch"]),
         (&["--cache-data", "device"], &["data.cache", "device"]),
         (&["--mllog", "m.log"], &["--mllog m.log"]),
-        (&["--device", "cuda", "--precision", "f16"], &["train.precision", "f16"]),
         (
             &["--device", "cuda", "--ranks", "2", "--set", "comm.exchange=hierarchical"],
             &["comm.exchange", "cuda", "flat"],
@@ -197,6 +195,8 @@ fn impossible_values_are_refused_naming_the_key() {
         ("tables.rows=\"criteo-kagle\"", "criteo-kaggle"),
         ("tables.max_rows=0", "tables.max_rows"),
         ("train.sum_blocks=100000", "train.sum_blocks"),
+        ("train.loss_scale=1000", "power of two"),
+        ("train.loss_scale_interval=0", "train.loss_scale_interval"),
         ("eval.target_auc=1.5", "eval.target_auc"),
         ("run.threads=0", "run.threads"),
         ("optimizer.dense.name=ftrl", "optimizer.dense.name"),

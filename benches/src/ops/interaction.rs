@@ -56,6 +56,7 @@ fn at_dim(harness: &mut Harness, samples: usize, dim: usize) -> anyhow::Result<(
         d_bottom: &d_bottom,
         d_vectors: &d_vectors,
         bottom_activation: Activation::Relu,
+        loss_scale: None,
     };
     harness.measure(&rate, || backward(&stream, &args));
     Ok(())

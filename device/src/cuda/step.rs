@@ -16,19 +16,24 @@ pub struct DeviceStep {
     pub rate: f32,
     /// Adam: `√(1 - β₂ᵗ)`, computed in f64. 1 for every other optimiser.
     pub root: f32,
+    /// Not 0 where the step must change nothing, weights, states and counts alike: a device sets it, where gradients overflow.
+    pub skip: u32,
 }
 
 impl DeviceStep {
+    /// Where [`Self::skip`] lies.
+    pub const SKIP_OFFSET: usize = std::mem::offset_of!(Self, skip);
+
     /// The step for an optimiser.
     pub fn new(step: &Step, optimizer: &Optimizer) -> Self {
         let (root, rate) = step.corrections(optimizer);
         let number = u32::try_from(step.number).unwrap_or(u32::MAX);
-        Self { learning_rate: step.learning_rate, number, rate, root }
+        Self { learning_rate: step.learning_rate, number, rate, root, skip: 0 }
     }
 
     /// Its words, as they lie in device memory: for a slot of [`crate::DType::U32`].
-    pub fn words(&self) -> [u32; 4] {
-        [self.learning_rate.to_bits(), self.number, self.rate.to_bits(), self.root.to_bits()]
+    pub fn words(&self) -> [u32; 5] {
+        [self.learning_rate.to_bits(), self.number, self.rate.to_bits(), self.root.to_bits(), self.skip]
     }
 }
 

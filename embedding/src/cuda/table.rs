@@ -113,6 +113,6 @@ pub(crate) fn apply_all<'a>(
     if hidden.peek().is_none() {
         return Ok(());
     }
-    sorted.list_unique(stream, tables, num_entries);
+    sorted.list_unique(stream, tables, num_entries, step.device);
     hidden.try_for_each(|table| table.apply(stream, sorted, step))
 }

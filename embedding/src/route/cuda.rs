@@ -92,6 +92,7 @@ struct UniqueArgs {
     row_numbers: DevicePtr,
     rows: DevicePtr,
     counts: DevicePtr,
+    device_step: DevicePtr,
     stride: u32,
     num_tiles: u32,
 }
@@ -242,12 +243,13 @@ impl Sorted {
         [self.at(rows).offset(4 * self.layout.tables[table].first_entry()), self.at(counts).offset(4 * table)]
     }
 
-    /// Enqueues the lists of [`Self::unique`].
+    /// Enqueues the lists of [`Self::unique`]; they are empty where `device_step` says that the step changes nothing.
     pub(crate) fn list_unique(
         &self,
         stream: &CudaStream,
         tables: &DeviceTables,
         num_entries: (DevicePtr, u32),
+        device_step: DevicePtr,
     ) {
         let [rows, counts] = self.places.unique.expect("rows are numbered where they are asked for");
         let args = UniqueArgs {
@@ -258,6 +260,7 @@ impl Sorted {
             row_numbers: self.row_numbers(),
             rows: self.at(rows),
             counts: self.at(counts),
+            device_step,
             stride: num_entries.1,
             num_tiles: self.layout.num_tiles as u32,
         };
@@ -392,7 +395,7 @@ mod cuda_tests {
         );
         layout_test!(
             UniqueArgs, &ROUTE, &[];
-            tables, tile_tables, num_entries, keys, row_numbers, rows, counts, stride, num_tiles
+            tables, tile_tables, num_entries, keys, row_numbers, rows, counts, device_step, stride, num_tiles
         );
         layout_test!(
             KeysArgs, &ROUTE, &[];

@@ -266,16 +266,19 @@ struct UniqueArgs {
   // Per table from its first entry on: its rows, each once, rising; and how many.
   u32* rows;
   u32* counts;
+  // Null where the host has the step.
+  const DeviceStep* device_step;
   u32 stride;
   u32 num_tiles;
 };
 
-// Lists the rows of each table, for tables whose authors take the step.
+// Lists the rows of each table, for tables whose authors take the step. There are none in a step that changes nothing.
 extern "C" __global__ void __launch_bounds__(BLOCK) unique_rows(const UniqueArgs a) {
+  const bool is_skipped = a.device_step != nullptr && a.device_step->skip != 0;
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
-    const u32 count = a.num_entries[index * a.stride], end = table.first_entry + count;
+    const u32 count = is_skipped ? 0 : a.num_entries[index * a.stride], end = table.first_entry + count;
     if (count == 0 && tile == table.first_tile && threadIdx.x == 0) {
       a.counts[index] = 0;
     }

@@ -315,6 +315,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_chunks(cons
   const u32 lane = threadIdx.x % 32, group = lane / LANES;
   const u32 num_chunks = a.totals[0], num_warps = gridDim.x * WARPS;
   const DeviceStep step = this_step(a);
+  if (step.skip != 0) {
+    return;
+  }
   for (u32 base = (blockIdx.x * WARPS + threadIdx.x / 32) * CHUNKS_AT_ONCE; base < num_chunks;
        base += num_warps * CHUNKS_AT_ONCE) {
     Chunk mine = {0, 0, 0, 0};
@@ -378,6 +381,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_longs(const
   __shared__ __align__(16) float runs[RUNS * STRIP];
   const u32 num_longs = a.totals[1];
   const DeviceStep step = this_step(a);
+  if (step.skip != 0) {
+    return;
+  }
   for (u32 number = blockIdx.x; number < num_longs; number += gridDim.x) {
     const u32 first = a.long_firsts[number], chunks = a.long_ends[number] - first;
     Chunk chunk;
@@ -423,6 +429,9 @@ __device__ __forceinline__ u32 table_of_frequent(const UpdateArgs& a, u32 row) {
 // The frequent rows that occurred on any rank, from the block that all ranks have added up: a group a row.
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_frequent(const UpdateArgs a) {
   const DeviceStep step = this_step(a);
+  if (step.skip != 0) {
+    return;
+  }
   const u32 group = (blockIdx.x * BLOCK + threadIdx.x) / LANES, num_groups = gridDim.x * (BLOCK / LANES);
   for (u32 row = group; row < a.num_frequent; row += num_groups) {
     if (a.frequent[row] == 0.0f) {

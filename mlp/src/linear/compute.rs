@@ -1,7 +1,8 @@
 //! What products of dense layers are computed in.
 
-use headlong_device::DType;
+use crate::rounding::Rounding;
 use headlong_device::cuda::blas::Math;
+use headlong_device::{DType, Device};
 
 /// What products take; sums are f32 in each, and so are weights, gradients and the optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,13 +16,32 @@ pub enum Compute {
     Bf16,
     /// f16, likewise. Gradients below 2⁻²⁴ are lost unless the loss is scaled. Devices only.
     F16,
+    /// f32, of what was rounded as in [`Self::Bf16`] or [`Self::F16`]: the processor's way. Biases are not rounded.
+    Rounded(Rounding),
 }
 
 impl Compute {
+    /// The same precision on a device of this kind.
+    pub fn on(self, device: &Device) -> Self {
+        match (self, device) {
+            (Compute::Bf16, Device::Cpu) => Compute::Rounded(Rounding::Bf16),
+            (Compute::F16, Device::Cpu) => Compute::Rounded(Rounding::F16),
+            _ => self,
+        }
+    }
+
+    /// What values are rounded to that keep the type f32.
+    pub const fn rounding(self) -> Option<Rounding> {
+        match self {
+            Compute::Rounded(rounding) => Some(rounding),
+            _ => None,
+        }
+    }
+
     /// Type of the activations between layers.
     pub const fn dtype(self) -> DType {
         match self {
-            Compute::F32 | Compute::Tf32 => DType::F32,
+            Compute::F32 | Compute::Tf32 | Compute::Rounded(_) => DType::F32,
             Compute::Bf16 => DType::Bf16,
             Compute::F16 => DType::F16,
         }

@@ -103,10 +103,12 @@ fn elementwise<A: Copy>(stream: &CudaStream, entry: &'static str, mat: &Mat, arg
 
 /// Rounds matrices of f32 to the type of their copies, all of one type; a copy's rows are filled up with zeros as far as products
 /// read them.
-pub fn copy_rounded(stream: &CudaStream, pairs: &[(&Mat, &Mat)]) {
-    for pairs in pairs.chunks(MAX_COPIES) {
+pub fn copy_rounded<'a>(stream: &CudaStream, pairs: impl Iterator<Item = (&'a Mat, &'a Mat)>) {
+    let mut pairs = pairs.peekable();
+    while let Some((_, first)) = pairs.peek() {
+        let (dtype, mut largest, mut count) = (first.dtype(), 0, 0);
         let mut launched = CopiesArgs::default();
-        for (copy, (from, to)) in launched.copies.iter_mut().zip(pairs) {
+        for (copy, (from, to)) in launched.copies.iter_mut().zip(pairs.by_ref()) {
             *copy = CopyArgs {
                 from: from.device_ptr(),
                 to: to.device_ptr(),
@@ -116,16 +118,10 @@ pub fn copy_rounded(stream: &CudaStream, pairs: &[(&Mat, &Mat)]) {
                 cols: from.cols() as u64,
                 padded_cols: filled_up(to) as u64,
             };
+            (largest, count) = (largest.max(blocks_over(stream, from.rows(), filled_up(to))), count + 1);
         }
-        let largest = pairs.iter().map(|(from, to)| blocks_over(stream, from.rows(), filled_up(to))).max();
-        let grid = (largest.unwrap_or(0), pairs.len() as u32);
-        stream.run(
-            &SOURCE,
-            &defines(pairs[0].1.dtype()),
-            "copy_rounded",
-            Launch::new(grid, THREADS),
-            &launched,
-        );
+        let shape = Launch::new((largest, count), THREADS);
+        stream.run(&SOURCE, &defines(dtype), "copy_rounded", shape, &launched);
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Weights {
 /// What products read.
 #[derive(Debug, Clone)]
 enum Copies {
-    /// The values in panels, for either product; on a device, where the values themselves are read, they lie idle.
+    /// The values, rounded where products take that, in panels, for either product; on a device, where the values themselves are read, they lie idle.
     Panels { forward: Mat, backward: Mat },
     /// The values in 16 bits, rows and their number filled up with zeros to multiples of eight; and the bias.
     Rounded { weight: Mat, bias: Mat },
@@ -131,9 +131,20 @@ impl Weights {
         let (mut forward, mut backward) = (forward.write::<f32>(), backward.write::<f32>());
         let pool = stream.pool();
         let panel = self.inputs() * PANEL_COLS;
-        pool.chunks_mut(forward.data_mut(), panel, |index, data| pack_transposed(values.view(), index, data));
+        let round = |data: &mut [f32]| {
+            if let Some(rounding) = self.compute.rounding() {
+                rounding.round_all(data);
+            }
+        };
+        pool.chunks_mut(forward.data_mut(), panel, |index, data| {
+            pack_transposed(values.view(), index, data);
+            round(data);
+        });
         let panel = self.outputs() * PANEL_COLS;
-        pool.chunks_mut(backward.data_mut(), panel, |index, data| pack_columns(values.view(), index, data));
+        pool.chunks_mut(backward.data_mut(), panel, |index, data| {
+            pack_columns(values.view(), index, data);
+            round(data);
+        });
     }
 
     /// What products are computed in.
@@ -179,7 +190,7 @@ impl Weights {
         match &self.copies {
             Copies::Panels { forward, backward } => (forward, backward),
             Copies::Rounded { weight, .. } => {
-                panic!("slot `{}`: the CPU computes in f32 only", weight.name())
+                panic!("slot `{}`: the CPU computes with f32 only", weight.name())
             }
         }
     }

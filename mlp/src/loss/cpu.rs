@@ -25,7 +25,8 @@ pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
 }
 
 fn gradients(pool: &Pool, args: &LossArgs<'_>, (logits, labels): (MatRef<'_>, MatRef<'_>), out: MatMut<'_>) {
-    let scale = f64::from(args.scale);
+    let loss_scale = args.loss_scale.map_or(1.0, |loss_scale| loss_scale.scale().0);
+    let scale = f64::from(args.scale) * f64::from(loss_scale);
     for_each_row_tile(pool, out, TILE_ROWS, &|first, mut out| {
         for row in 0..out.rows() {
             let (_, gradient) = loss(args.loss, logits.row(first + row)[0], labels.row(first + row)[0]);

@@ -21,6 +21,8 @@ struct LossKernelArgs {
     float *sums;
     // Sums of parts, max_parts for each block, where that is more than one.
     double *parts;
+    // What the gradient is multiplied with besides; null: nothing.
+    const float *loss_scale;
     u64 logits_stride;
     u64 labels_stride;
     u64 d_logits_stride;
@@ -110,6 +112,7 @@ inline __device__ double sum_of_block(double *sums, double mine) {
 // Gradients, and the sums of parts.
 extern "C" __global__ void __launch_bounds__(THREADS) loss_parts(const LossKernelArgs a) {
     __shared__ double sums[THREADS];
+    const double scale = (double)a.scale * (a.loss_scale != nullptr ? (double)*a.loss_scale : 1.0);
     for (u64 item = blockIdx.x; item < a.blocks * a.max_parts; item += gridDim.x) {
         const Block block = block_at(a, item / a.max_parts);
         const u64 part = item % a.max_parts;
@@ -121,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) loss_parts(const LossKerne
         for (u64 sample = part_start(block, part) + threadIdx.x; sample < end; sample += THREADS) {
             const LossOf each = loss_of(a.kind, a.logits[sample * a.logits_stride], a.labels[sample * a.labels_stride]);
             sum += each.loss;
-            a.d_logits[sample * a.d_logits_stride] = (float)(each.gradient * (double)a.scale);
+            a.d_logits[sample * a.d_logits_stride] = (float)(each.gradient * scale);
         }
         sum = sum_of_block(sums, sum);
         if (threadIdx.x == 0 && a.max_parts == 1) {

@@ -31,6 +31,7 @@ mod tests;
 
 pub(crate) use cuda::SOURCE;
 
+use crate::loss_scale::LossScale;
 use crate::sum::tree;
 use headlong_device::{Device, Mat, Stream};
 
@@ -63,6 +64,8 @@ pub struct LossArgs<'a> {
     pub block_len: usize,
     /// Factor of the gradient.
     pub scale: f32,
+    /// What the gradient is multiplied with besides, where the loss is scaled.
+    pub loss_scale: Option<&'a LossScale>,
 }
 
 /// Losses, summed per block, and the gradient of the logits.

@@ -26,7 +26,8 @@ fn run_on(
     let (logits, labels, d_logits) = (list("logits", logits), list("labels", labels), list("d_logits", &[]));
     let sums = frozen_on(stream, "sums", blocks, 2, &[]);
     let (labels, d_logits, sums, block_len) = (&labels, &d_logits, &sums, n.div_ceil(blocks));
-    let args = LossArgs { loss: kind, logits: &logits, labels, d_logits, sums, block_len, scale };
+    let args =
+        LossArgs { loss: kind, logits: &logits, labels, d_logits, sums, block_len, scale, loss_scale: None };
     forward_backward(stream, &args);
     stream.check().unwrap();
     (total_of(&values(sums)), values(d_logits))
@@ -155,7 +156,7 @@ mod cuda_tests {
     fn layouts() {
         layout_test!(
             LossKernelArgs, &SOURCE, &[];
-            logits, labels, d_logits, sums, parts, logits_stride, labels_stride, d_logits_stride, sums_stride, samples,
+            logits, labels, d_logits, sums, parts, loss_scale, logits_stride, labels_stride, d_logits_stride, sums_stride, samples,
             block_len, blocks, max_parts, kind, scale
         );
         layout_test!(ProbabilityArgs, &SOURCE, &[]; logits, probabilities, logits_stride, probabilities_stride, samples);

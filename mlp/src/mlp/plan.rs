@@ -81,7 +81,7 @@ pub struct MlpSpec<'a> {
     pub max_samples: usize,
     /// Blocks that sums over samples are cut into.
     pub sum_blocks: usize,
-    /// What products are computed in; on the CPU f32.
+    /// What products are computed in.
     pub compute: Compute,
 }
 
@@ -90,7 +90,7 @@ pub struct MlpSpec<'a> {
 pub struct MlpPlan {
     compute: Compute,
     layers: Vec<LayerPlan>,
-    /// Input and gradient of the output in 16 bits, where products are and the caller's are not.
+    /// Input and gradient of the output in 16 bits, where products are and the caller's are not; rounded, where products take that.
     rounded: Option<[(SlotId, usize); 2]>,
 }
 
@@ -121,7 +121,8 @@ impl MlpSpec<'_> {
         );
         let layers = (0..self.widths.len() - 1).map(|index| self.add_layer(plans, index)).collect();
         let ends = [("x", self.widths[0]), ("d_z", self.widths[self.widths.len() - 1])];
-        let rounded = self.compute.is_16_bit().then(|| {
+        let rounds = self.compute.is_16_bit() || self.compute.rounding().is_some();
+        let rounded = rounds.then(|| {
             ends.map(|(what, width)| {
                 let (name, dtype) = (format!("{}.{what}", self.name), self.compute.dtype());
                 (plans.activations.matrix(&name, dtype, self.max_samples, padded(width)), width)

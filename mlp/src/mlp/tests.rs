@@ -5,7 +5,7 @@ use crate::sum::block_len;
 use crate::testing::{frozen_on, values};
 use headlong_device::testing::uniform;
 
-mod cuda_sixteen_bits;
+mod sixteen_bits;
 
 const WIDTHS: [usize; 4] = [7, 40, 19, 1];
 const SAMPLES: usize = 33;
@@ -72,7 +72,7 @@ impl Model {
         let block_len = block_len(SAMPLES, sums.rows());
         loss::forward_backward(
             stream,
-            &LossArgs { loss, logits, labels, d_logits, sums, block_len, scale: 1.0 },
+            &LossArgs { loss, logits, labels, d_logits, sums, block_len, scale: 1.0, loss_scale: None },
         );
         let args =
             MlpBackwardArgs { x: &self.x, d_z: &self.d_y, d_x: Some(&self.d_x), accumulate, block_len };

@@ -1,6 +1,7 @@
 //! The CPU body: chunks of the arena over the pool.
 
 use super::StepArgs;
+use crate::loss_scale::LossScale;
 use crate::sum::tree;
 use crate::vector::for_each_chunk_of_three;
 use headlong_device::{Arena, Stream, vectorized};
@@ -12,7 +13,12 @@ const CHUNK: usize = 1 << 14;
 const NORM_CHUNKS: usize = 64;
 
 pub fn step(stream: &Stream, args: &StepArgs<'_>) {
-    let scale = args.clip.map_or(1.0, |clip| clip_factor(norm(stream, args.gradients), clip));
+    if args.loss_scale.is_some_and(LossScale::skips) {
+        return;
+    }
+    let unscale = args.loss_scale.map_or(1.0, |loss_scale| loss_scale.scale().1);
+    let clipped = |clip| clip_factor(norm(stream, args.gradients) * f64::from(unscale), clip);
+    let scale = unscale * args.clip.map_or(1.0, clipped);
     let mut gradients = args.gradients.write_all::<f32>();
     if scale != 1.0 {
         stream.pool().chunks_mut(&mut gradients, CHUNK, |_, chunk| scale_by(chunk, scale));

@@ -2,11 +2,12 @@
 
 use super::StepArgs;
 use crate::cuda::{SCRATCH_BYTES, THREADS, blocks, scratch};
+use crate::linear::copy_rounded;
 use headlong_device::cuda::{
     Build, CudaStream, Define, DeviceMemory, DevicePtr, Launch, OptimizerConstants, Source,
 };
 use headlong_device::optimizer::Optimizer;
-use headlong_device::{Arena, Stream};
+use headlong_device::{Arena, DType, Mat, Stream};
 use std::sync::Arc;
 
 pub static SOURCE: Source = Source { name: "mlp/optim", text: include_str!("optim.cu") };
@@ -14,6 +15,21 @@ pub static SOURCE: Source = Source { name: "mlp/optim", text: include_str!("opti
 /// Parts that the norm is summed in: as in `optim.cu`.
 const NORM_PARTS: usize = 128;
 const _: () = assert!(NORM_PARTS * size_of::<f64>() <= SCRATCH_BYTES);
+
+/// Most parameters whose copies one pass writes: as in `optim.cu`. Those of deeper stacks are rounded behind it.
+const MAX_COPIES: usize = 32;
+
+/// As in `optim.cu`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct Copied {
+    pub(super) to: DevicePtr,
+    pub(super) first: u64,
+    pub(super) count: u32,
+    pub(super) cols: u32,
+    pub(super) stride: u32,
+    pub(super) aligned: u32,
+}
 
 /// As in `optim.cu`.
 #[derive(Debug, Clone, Copy)]
@@ -25,9 +41,12 @@ pub struct OptimArgs {
     pub(super) second: DevicePtr,
     pub(super) step: DevicePtr,
     pub(super) sum_of_squares: DevicePtr,
+    pub(super) loss_scale: DevicePtr,
     pub(super) quads: u64,
     pub(super) constants: OptimizerConstants,
     pub(super) clip: f32,
+    pub(super) num_copies: u32,
+    pub(super) copies: [Copied; MAX_COPIES],
 }
 
 /// As in `optim.cu`.
@@ -39,13 +58,36 @@ pub struct NormArgs {
     pub(super) quads: u64,
 }
 
-fn defines(optimizer: &Optimizer) -> [Define; 1] {
-    [OptimizerConstants::define(optimizer)]
+fn defines(optimizer: &Optimizer, copies: DType) -> [Define; 2] {
+    [OptimizerConstants::define(optimizer), Define::dtype("COPIES", copies)]
 }
 
-/// The instance for an optimiser.
-pub fn build(optimizer: &Optimizer) -> Build {
-    Build { source: &SOURCE, defines: defines(optimizer).to_vec() }
+/// The instances for an optimiser: without copies, and with those of either type.
+pub fn builds(optimizer: &Optimizer) -> impl Iterator<Item = Build> {
+    let types = [DType::F32, DType::Bf16, DType::F16].into_iter();
+    types.map(|copies| Build { source: &SOURCE, defines: defines(optimizer, copies).to_vec() })
+}
+
+impl Copied {
+    /// The copy of a parameter of `weights`.
+    fn new(weights: &Arena, (from, to): (&Mat, &Mat)) -> Self {
+        let offset = from.device_ptr().0 - weights.device_ptr().0;
+        assert_eq!(
+            from.stride(),
+            from.cols(),
+            "slot `{}`: parameters have no room between rows",
+            from.name()
+        );
+        Self {
+            to: to.device_ptr(),
+            first: offset / size_of::<f32>() as u64,
+            count: (from.rows() * from.cols()) as u32,
+            cols: from.cols() as u32,
+            stride: to.stride() as u32,
+            // Copies start at cache lines.
+            aligned: u32::from(from.cols().is_multiple_of(4) && to.stride().is_multiple_of(4)),
+        }
+    }
 }
 
 /// Pieces of four elements in an arena.
@@ -55,12 +97,18 @@ fn quads(arena: &Arena) -> usize {
 
 pub fn step(stream: &Stream, args: &StepArgs<'_>) {
     let stream = stream.cuda_body();
-    let defines = defines(args.optimizer);
+    let mut stacks = args.stacks.iter().flat_map(|stack| stack.copies()).peekable();
+    let dtype = stacks.peek().map_or(DType::F32, |(_, to)| to.dtype());
+    let defines = defines(args.optimizer, dtype);
     let sum_of_squares = match args.clip {
         Some(_) => sum_of_squares(stream, &defines, args.gradients),
         None => None,
     };
     let address = |arena: Option<&Arena>| arena.map_or(DevicePtr::NULL, Arena::device_ptr);
+    let (mut copies, mut num_copies) = ([Copied::default(); MAX_COPIES], 0);
+    for (copy, pair) in copies.iter_mut().zip(stacks.by_ref()) {
+        (*copy, num_copies) = (Copied::new(args.weights, pair), num_copies + 1);
+    }
     let launched = OptimArgs {
         weights: args.weights.device_ptr(),
         gradients: args.gradients.device_ptr(),
@@ -68,12 +116,16 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
         second: address(args.second),
         step: args.device_step.expect("on a device, a step is read from its memory"),
         sum_of_squares: sum_of_squares.map_or(DevicePtr::NULL, |sums| sums.ptr()),
+        loss_scale: args.loss_scale.map_or(DevicePtr::NULL, |scale| scale.state.device_ptr()),
         quads: quads(args.weights) as u64,
         constants: OptimizerConstants::new(args.optimizer),
         clip: args.clip.unwrap_or(0.0),
+        num_copies,
+        copies,
     };
     let shape = Launch::new(blocks(stream, quads(args.weights).div_ceil(THREADS as usize)), THREADS);
     stream.run(&SOURCE, &defines, "optim_step", shape, &launched);
+    copy_rounded(stream, stacks);
 }
 
 /// Where the sum of the squares of all gradients lies once what is enqueued here has run.
@@ -90,7 +142,7 @@ fn sum_of_squares(stream: &CudaStream, defines: &[Define], gradients: &Arena) ->
 pub fn norm(stream: &Stream, gradients: &Arena) -> f64 {
     let stream = stream.cuda_body();
     let mut bytes = f64::NAN.to_ne_bytes();
-    if let Some(sums) = sum_of_squares(stream, &defines(&Optimizer::Sgd), gradients)
+    if let Some(sums) = sum_of_squares(stream, &defines(&Optimizer::Sgd, DType::F32), gradients)
         && stream.synchronize().is_ok()
         && let Err(error) = sums.read(0, &mut bytes)
     {

@@ -13,7 +13,7 @@
 //! The norm is summed in f64, in 64 chunks of eight lanes each and a fixed tree: neither threads nor instruction set change it.
 //!
 //! # Work
-//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two kernels. [`check`] refuses optimisers that have no dense form.
+//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one kernel, two more where gradients are clipped. [`check`] refuses optimisers that have no dense form.
 //!
 //! # Source
 //! PyTorch `SGD`, `Adagrad`, `Adam`; `torch.nn.utils.clip_grad_norm_`.
@@ -23,9 +23,11 @@ mod cuda;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cuda::build;
+pub(crate) use cuda::builds;
 
 use crate::error::{MlpError, Result};
+use crate::loss_scale::LossScale;
+use crate::mlp::Mlp;
 use headlong_device::cuda::DevicePtr;
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::{Arena, ArenaPlan, Device, Stream};
@@ -50,6 +52,10 @@ pub struct StepArgs<'a> {
     pub device_step: Option<DevicePtr>,
     /// Largest norm of the gradients, where they are clipped.
     pub clip: Option<f32>,
+    /// Stacks over these weights: what their products read is made anew, in 16 bits on a device in the same pass.
+    pub stacks: &'a [&'a Mlp],
+    /// How the loss was scaled: gradients are divided by the scale, and a step that is skipped changes nothing.
+    pub loss_scale: Option<&'a LossScale>,
 }
 
 /// Applies one step to all dense parameters.
@@ -65,7 +71,10 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
         assert_eq!(arena.bytes(), args.weights.bytes(), "arenas of one plan are equally long");
     }
     match stream.device() {
-        Device::Cpu => cpu::step(stream, args),
+        Device::Cpu => {
+            cpu::step(stream, args);
+            args.stacks.iter().for_each(|stack| stack.refresh(stream));
+        }
         Device::Cuda(_) => cuda::step(stream, args),
         device => unreachable!("no op runs on {device}"),
     }

@@ -5,9 +5,28 @@
 #define HL_OPTIMIZER HL_SGD
 #endif
 
+// Type of the copies of weights that products read: 1 is f16, 2 bf16; 0: they read the weights.
+#ifndef COPIES
+#define COPIES 0
+#endif
+
+using Copy = Element<COPIES>;
+
 constexpr u32 THREADS = 256;
+constexpr u32 MAX_COPIES = 32;
 // Parts that the norm is summed in, whatever the length.
 constexpr u32 NORM_PARTS = 128;
+
+// The copy of a parameter: `count` elements of the arena from `first` on, rows of `cols`.
+struct Copied {
+    Copy *to;
+    u64 first;
+    u32 count;
+    u32 cols;
+    u32 stride;
+    // Whether quads of elements are quads of a row.
+    u32 aligned;
+};
 
 struct OptimArgs {
     float *weights;
@@ -17,10 +36,15 @@ struct OptimArgs {
     const DeviceStep *step;
     // The sum of the squares of all gradients, where they are clipped.
     const double *sum_of_squares;
+    // The state of the loss scale, whose second number is 1 / scale; null: the loss is not scaled.
+    const float *loss_scale;
     // Quads of elements.
     u64 quads;
     OptimizerConstants constants;
     float clip;
+    // In the order of the arena.
+    u32 num_copies;
+    Copied copies[MAX_COPIES];
 };
 
 struct NormArgs {
@@ -72,18 +96,54 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_total(const NormArgs 
 }
 
 // PyTorch's factor: at most 1, and a little less than clip / norm. A NaN norm gives a NaN factor, so that a broken step shows.
-inline __device__ float clip_factor(double sum_of_squares, float clip) {
-    const double factor = (double)clip / (sqrt(sum_of_squares) + 1e-6);
+inline __device__ float clip_factor(double norm, float clip) {
+    const double factor = (double)clip / (norm + 1e-6);
     return factor >= 1.0 ? 1.0f : (float)factor;
+}
+
+// Rounds a quad of the arena into the copy that it belongs to. `number` is that of the thread's last quad, or before: quads rise.
+inline __device__ void copy_quad(const OptimArgs &a, u32 &number, u64 quad, float4 w) {
+    const u64 element = quad * 4;
+    while (number + 1 < a.num_copies && a.copies[number + 1].first <= element) {
+        number++;
+    }
+    const Copied &copy = a.copies[number];
+    // Slots start at multiples of 16 elements, so that a quad belongs to one; behind its last element is a gap.
+    const u64 start = element - copy.first;
+    if (element < copy.first || start >= copy.count) {
+        return;
+    }
+    u32 row = (u32)start / copy.cols, col = (u32)start % copy.cols;
+    if (copy.aligned) {
+        store4(copy.to + (u64)row * copy.stride + col, f32x4{w.x, w.y, w.z, w.w});
+        return;
+    }
+    const float values[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        if (start + i < copy.count) {
+            copy.to[(u64)row * copy.stride + col] = from_float<Copy>(values[i]);
+        }
+        col++;
+        if (col == copy.cols) {
+            row++;
+            col = 0;
+        }
+    }
 }
 
 constexpr i32 STATES = element_states<HL_OPTIMIZER>;
 
 extern "C" __global__ void __launch_bounds__(THREADS) optim_step(const OptimArgs a) {
     const DeviceStep step = *a.step;
-    const float factor = a.sum_of_squares ? clip_factor(*a.sum_of_squares, a.clip) : 1.0f;
+    if (step.skip != 0) {
+        return;
+    }
+    const float unscale = a.loss_scale != nullptr ? a.loss_scale[1] : 1.0f;
+    const float factor = unscale * (a.sum_of_squares ? clip_factor(sqrt(*a.sum_of_squares) * (double)unscale, a.clip) : 1.0f);
     float4 *weights = reinterpret_cast<float4 *>(a.weights), *gradients = reinterpret_cast<float4 *>(a.gradients);
     float4 *first = reinterpret_cast<float4 *>(a.first), *second = reinterpret_cast<float4 *>(a.second);
+    u32 copy = 0;
     for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < a.quads; i += (u64)gridDim.x * THREADS) {
         float4 w = weights[i], g = gradients[i];
         float4 m = STATES >= 1 ? first[i] : w, v = STATES >= 2 ? second[i] : w;
@@ -97,6 +157,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) optim_step(const OptimArgs
         update<HL_OPTIMIZER>(w.z, m.z, v.z, g.z, a.constants, step);
         update<HL_OPTIMIZER>(w.w, m.w, v.w, g.w, a.constants, step);
         weights[i] = w;
+        if (COPIES != 0) {
+            copy_quad(a, copy, i, w);
+        }
         if (STATES >= 1) {
             first[i] = m;
         }

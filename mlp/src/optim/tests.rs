@@ -32,7 +32,18 @@ fn run_on(stream: &Stream, optimizer: &Optimizer, clip: Option<f32>) -> (Vec<f32
         let (first, second) = (states.first(), states.get(1));
         let device_step = on_device.as_ref().map(DeviceMemory::ptr);
         let (weights, gradients) = (&weights, &gradients);
-        let args = StepArgs { weights, gradients, first, second, optimizer, step, device_step, clip };
+        let args = StepArgs {
+            weights,
+            gradients,
+            first,
+            second,
+            optimizer,
+            step,
+            device_step,
+            clip,
+            stacks: &[],
+            loss_scale: None,
+        };
         super::step(stream, &args);
         stream.synchronize().unwrap();
     }
@@ -111,14 +122,19 @@ fn a_nan_gradient_is_not_clipped_away() {
             step: &step,
             device_step: None,
             clip: Some(1.0),
+            stacks: &[],
+            loss_scale: None,
         },
     );
     assert!(weights.read_all::<f32>()[0].is_nan());
 }
 
 mod cuda_tests {
-    use super::super::cuda::{NormArgs, OptimArgs, SOURCE};
+    use super::super::cuda::{Copied, NormArgs, OptimArgs, SOURCE};
     use super::*;
+    use crate::linear::{Activation, Compute};
+    use crate::mlp::{MlpSpec, Plans};
+    use headlong_device::Mat;
     use headlong_device::cuda::testing::{layout_test, stream};
 
     #[test]
@@ -152,17 +168,86 @@ mod cuda_tests {
         let clip = Some(1.0);
         super::super::step(
             &stream,
-            &StepArgs { weights, gradients, first, second, optimizer, step, device_step, clip },
+            &StepArgs {
+                weights,
+                gradients,
+                first,
+                second,
+                optimizer,
+                step,
+                device_step,
+                clip,
+                stacks: &[],
+                loss_scale: None,
+            },
         );
         assert!(weights.to_vec::<f32>().unwrap()[0].is_nan());
+    }
+
+    /// The pass over the parameters leaves the copies that a refresh makes, bit for bit and with the same filling; of deep stacks, too.
+    #[test]
+    fn copies_are_written_with_the_weights() {
+        let Some(stream) = stream() else { return };
+        let deep: Vec<usize> = (0..20).map(|layer| 3 + layer % 7).collect();
+        for compute in [Compute::Bf16, Compute::F16, Compute::F32] {
+            for widths in [&[13, 40, 24, 1][..], &[8, 16, 5], &deep] {
+                let mut plans = Plans::new();
+                let spec = |name, widths| {
+                    let last = Activation::None;
+                    MlpSpec { name, widths, last, max_samples: 1, sum_blocks: 1, compute }
+                };
+                let stacks = [("bottom", &[5, 3][..]), ("top", widths)];
+                let stacks = stacks.map(|(name, widths)| spec(name, widths).add_to(&mut plans));
+                let arenas = plans.freeze_on(&stream).unwrap();
+                let stacks = stacks.map(|plan| plan.build(&arenas));
+                for stack in &stacks {
+                    stack.initialize(3);
+                    stack.refresh(&stream);
+                }
+                let (weights, gradients) = (&arenas.parameters, &arenas.gradients);
+                gradients.copy_from(&uniform(1, gradients.bytes() / 4)).unwrap();
+                let (optimizer, step) = (&Optimizer::Sgd, &Step { learning_rate: 0.1, number: 1 });
+                let memory = on_device(stream.cuda_body(), optimizer, step);
+                let args = StepArgs {
+                    weights,
+                    gradients,
+                    first: None,
+                    second: None,
+                    optimizer,
+                    step,
+                    device_step: Some(memory.ptr()),
+                    clip: None,
+                    stacks: &[&stacks[0], &stacks[1]],
+                    loss_scale: None,
+                };
+                let before = copies(&stacks);
+                super::super::step(&stream, &args);
+                let written = copies(&stacks);
+                stacks.iter().for_each(|stack| stack.refresh(&stream));
+                assert_eq!(written, copies(&stacks), "{compute:?}, {widths:?}");
+                assert_eq!(written == before, compute == Compute::F32, "{compute:?}: the weights have moved");
+            }
+        }
+    }
+
+    /// The bits of all copies.
+    fn copies(stacks: &[Mlp]) -> Vec<u16> {
+        let of = |mat: &Mat| match mat.dtype() {
+            DType::Bf16 => {
+                mat.to_vec::<half::bf16>().unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            }
+            _ => mat.to_vec::<half::f16>().unwrap().iter().map(|x| x.to_bits()).collect(),
+        };
+        stacks.iter().flat_map(Mlp::copies).flat_map(|(_, copy)| of(copy)).collect()
     }
 
     #[test]
     fn layouts() {
         layout_test!(
             OptimArgs, &SOURCE, &[];
-            weights, gradients, first, second, step, sum_of_squares, quads, constants, clip
+            weights, gradients, first, second, step, sum_of_squares, loss_scale, quads, constants, clip, num_copies, copies
         );
+        layout_test!(Copied, &SOURCE, &[]; to, first, count, cols, stride, aligned);
         layout_test!(NormArgs, &SOURCE, &[]; gradients, sums, quads);
     }
 }

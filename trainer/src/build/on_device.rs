@@ -11,6 +11,7 @@ use crate::schedule::Call;
 use headlong_comm::{DeviceCollectives, DeviceSizes};
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
 use headlong_device::{DeviceError, Stream};
+use headlong_mlp::loss_scale::{STATE_LEN, ScaleState};
 use headlong_reader::Batch;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub(super) struct Staging {
     rates: Mutex<Pinned>,
     /// What the loss summed up, two numbers a block.
     sums: Mutex<Pinned>,
+    /// The state of the loss scale behind the step.
+    scaling: Mutex<Pinned>,
     /// Behind everything that was enqueued with this slot as the batch of now.
     ended: Event,
 }
@@ -42,6 +45,7 @@ impl Staging {
             dense: pinned(samples * num_dense * 4)?,
             rates: pinned(2 * RATES_BYTES)?,
             sums: pinned(blocks * 2 * 4)?,
+            scaling: pinned(STATE_LEN * 4)?,
             ended: Event::new(device).map_err(refused)?,
         })
     }
@@ -131,6 +135,11 @@ impl Model {
         self.device_steps.is_some()
     }
 
+    /// The addresses of both steps, for the dense parameters and for the tables.
+    pub(crate) fn steps_on_device(&self) -> Option<[DevicePtr; 2]> {
+        self.device_steps.as_ref().map(|steps| [steps.ptr(), steps.ptr().offset(RATES_BYTES)])
+    }
+
     /// The address of the learning rate and number of the step, for the dense parameters.
     pub(crate) fn dense_step_on_device(&self) -> Option<DevicePtr> {
         self.device_steps.as_ref().map(|steps| steps.ptr())
@@ -177,11 +186,15 @@ impl Model {
         }
     }
 
-    /// Brings the step's loss sums to the host.
+    /// Brings the step's loss sums to the host, and where the loss scale stands.
     pub(crate) fn fetch_sums(&self, stream: &Stream, slot: &BatchSlot) {
         let sums = lock(&slot.staging().sums);
         let bytes = self.loss_sums.rows() * 2 * 4;
         stream.cuda_body().copy_to_host(&sums, 0..bytes, self.loss_sums.device_ptr());
+        if let Some(scale) = &self.loss_scale {
+            let scaling = lock(&slot.staging().scaling);
+            stream.cuda_body().copy_to_host(&scaling, 0..STATE_LEN * 4, scale.state.device_ptr());
+        }
     }
 
     /// The loss sums of the step over the batch of slot `slot`, which is waited for.
@@ -198,6 +211,11 @@ impl Model {
             None => staging.ended.synchronize().map_err(lost)?,
         }
         Ok(headlong_mlp::loss::total_of(&lock(&staging.sums).as_slice::<f32>()[..2 * rows]))
+    }
+
+    /// The state of the loss scale behind the step over the batch of a slot that was waited for.
+    pub(super) fn scaling_of(&self, slot: &BatchSlot) -> ScaleState {
+        ScaleState::of(lock(&slot.staging().scaling).as_slice::<f32>())
     }
 
     /// Takes this rank's share of `incoming` into a slot of the host.

@@ -1,10 +1,12 @@
 //! How large the slots of one rank are.
 
-use crate::config::Config;
+use crate::config::{Config, Precision};
 use crate::plan;
 use crate::share::Share;
 use headlong_device::{DType, SlotId};
 use headlong_embedding::hybrid::HybridSet;
+use headlong_mlp::linear::Compute;
+use headlong_mlp::loss_scale::STATE_LEN;
 use headlong_mlp::mlp::Plans;
 
 /// Slots outside the MLPs, by what they hold.
@@ -16,6 +18,8 @@ pub(super) struct SlotIds {
     pub(super) all_logits: SlotId,
     pub(super) exchanged: [SlotId; 4],
     pub(super) leading: Leading,
+    /// The state of the loss scale.
+    pub(super) loss_scale: Option<SlotId>,
     pub(super) batches: [(SlotId, SlotId); 3],
 }
 
@@ -28,6 +32,9 @@ pub(super) struct Leading {
 
 /// Numbers that ranks add up with the gradients of each step.
 pub const NUM_VOTES: usize = 16;
+
+/// Of these, the one in which ranks tell each other that a gradient is not finite.
+pub(super) const OVERFLOW_VOTE: usize = NUM_VOTES - 1;
 
 /// Sizes that slots are planned from: those of one rank, unless they say otherwise.
 pub(super) struct Sizes {
@@ -49,11 +56,13 @@ pub(super) struct Sizes {
     pub(super) sum_blocks: usize,
     /// Element type of what the dense network and the interaction hand each other.
     pub(super) between: DType,
+    /// Whether the loss is scaled.
+    pub(super) scaled: bool,
 }
 
 impl Sizes {
     /// Those of rank 0: no rank's share is larger.
-    pub(super) fn of(config: &Config, ranks: usize) -> Self {
+    pub(super) fn of(config: &Config, ranks: usize, compute: Compute) -> Self {
         let sum_blocks = config.train.sum_blocks.unwrap_or(ranks);
         let (batch_size, accumulate) = (config.train.batch_size, config.train.accumulate);
         let micro = Share::new(0, ranks, sum_blocks, batch_size).micro_batch_size();
@@ -69,7 +78,8 @@ impl Sizes {
             top_in: plan::top_input_width(config),
             ranks,
             sum_blocks,
-            between: super::compute(config.train.precision).dtype(),
+            between: compute.dtype(),
+            scaled: config.train.precision == Precision::F16,
         }
     }
 
@@ -111,6 +121,7 @@ impl Sizes {
             ]
             .map(|(name, elements)| matrix(name, 1, elements)),
             leading,
+            loss_scale: self.scaled.then(|| matrix("loss_scale", 1, STATE_LEN)),
             batches: [("now", self.step), ("next", self.step), ("evaluation", self.largest)].map(
                 |(name, rows)| {
                     (

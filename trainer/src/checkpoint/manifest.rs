@@ -85,6 +85,9 @@ pub struct SavedState {
     pub reader: Value,
     /// State of the random numbers, which are counted, not drawn: the seed and the step say all.
     pub random: RandomState,
+    /// Where the loss scale stands, where the loss is scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScaleState>,
     /// The evaluation of these very weights, where there was one.
     pub metrics: Option<EvalMetrics>,
     /// What the session wants back on resume (best AUC so far, totals for the log), as it writes it.
@@ -147,6 +150,18 @@ pub struct DataFingerprint {
     pub hash: String,
     /// Checksum of the dictionary, where there is one.
     pub dictionary: Option<String>,
+}
+
+/// What an f16 run multiplies its loss by, and its counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossScaleState {
+    /// A power of two from 1 to 2²⁴.
+    pub scale: f64,
+    /// Steps since it has changed.
+    pub good_steps: u32,
+    /// Steps skipped since the run began.
+    pub skipped_steps: u32,
 }
 
 /// State of the random numbers.

@@ -28,7 +28,7 @@ pub use layout::{
     Tensor, TensorId,
 };
 pub use manifest::{
-    DataFingerprint, FORMAT_VERSION, FileEntry, MANIFEST_FILE, Manifest, ModelFingerprint,
+    DataFingerprint, FORMAT_VERSION, FileEntry, LossScaleState, MANIFEST_FILE, Manifest, ModelFingerprint,
     OptimizerFingerprint, RandomState, SavedState, TableFingerprint,
 };
 pub use read::{Checkpoint, Select};

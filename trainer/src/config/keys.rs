@@ -61,6 +61,8 @@ keys! {
     "train.seed": "decides the initial weights",
     "train.sum_blocks": "blocks into which a batch is cut for sums (docs/numerics.md); unset: one per rank",
     "train.precision": "\"f32\", \"tf32\", \"bf16\" or \"f16\"",
+    "train.loss_scale": "f16: first factor of the loss, a power of two from 1 to 2^24; it adapts (docs/numerics.md)",
+    "train.loss_scale_interval": "f16: steps without an overflow after which that factor is doubled",
     "train.log_every": "steps between two lines of progress",
     "optimizer.sparse.name": "\"sgd\", \"adagrad\", \"rowwise_adagrad\", \"lazy_adam\" or \"ftrl\"",
     "optimizer.sparse.epsilon": "Adagrad, Adam: added outside the root",

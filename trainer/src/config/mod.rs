@@ -353,6 +353,10 @@ pub struct TrainConfig {
     pub sum_blocks: Option<usize>,
     /// Arithmetic of the dense layers.
     pub precision: Precision,
+    /// What the loss is multiplied by at first, in f16 alone (docs/numerics.md): a power of two from 1 to 2²⁴.
+    pub loss_scale: f64,
+    /// Steps without an overflow after which that is doubled.
+    pub loss_scale_interval: u32,
     /// Steps between two lines of progress.
     pub log_every: u64,
 }
@@ -375,6 +379,8 @@ impl Default for TrainConfig {
             seed: 1,
             sum_blocks: None,
             precision: Precision::F32,
+            loss_scale: 65536.0,
+            loss_scale_interval: 2000,
             log_every: 100,
         }
     }

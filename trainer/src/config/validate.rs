@@ -151,6 +151,12 @@ impl Config {
                 format!("expected 1 to train.batch_size = {}, found {blocks}", train.batch_size),
             ));
         }
+        at_least_one("train.loss_scale_interval", train.loss_scale_interval as usize)?;
+        if !crate::build::is_scale(train.loss_scale) {
+            let found = train.loss_scale;
+            let reason = format!("expected a power of two from 1 to 16777216, found {found}");
+            return Err(Error::config("train.loss_scale", reason));
+        }
         at_least_one("train.log_every", usize::try_from(train.log_every).unwrap_or(usize::MAX))
     }
 
@@ -308,14 +314,9 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
     }
     let precision = config.train.precision;
     refuse(
-        precision != Precision::F32 && run.device != DeviceChoice::Cuda,
+        precision == Precision::Tf32 && run.device != DeviceChoice::Cuda,
         format!("train.precision = {}", quoted(&precision)),
-        "\"f32\" alone on a processor; others with run.device = \"cuda\"",
-    )?;
-    refuse(
-        precision == Precision::F16,
-        format!("train.precision = {}", quoted(&precision)),
-        "no scaling of the loss, without which small gradients are lost in f16: \"bf16\" needs none",
+        "\"f32\", \"bf16\" and \"f16\" on a processor; TF32 is a format of tensor cores, with run.device = \"cuda\"",
     )?;
     refuse(
         run.schedule == ScheduleChoice::Captured && run.device != DeviceChoice::Cuda,

@@ -59,6 +59,24 @@ pub struct Step {
     pub data_wait_share: f64,
     /// Share of the wall time that evaluation took, 0 to 1.
     pub eval_share: f64,
+    /// Where the loss is scaled: how, and which steps that cost.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub scaling: Option<Scaling>,
+}
+
+/// The scale of the loss, in f16.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Scaling {
+    /// What the loss of the next step is multiplied by.
+    pub loss_scale: f64,
+    /// Steps skipped since the run began, because a gradient was not finite.
+    pub skipped_steps: u32,
+}
+
+impl std::fmt::Display for Scaling {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "  loss scale {}, {} steps skipped", self.loss_scale, self.skipped_steps)
+    }
 }
 
 /// An evaluation.

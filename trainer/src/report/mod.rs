@@ -8,7 +8,7 @@ pub mod events;
 mod format;
 mod json_log;
 
-pub use events::{At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Start, Step};
+pub use events::{At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Scaling, Start, Step};
 pub use format::{bytes, count, duration};
 pub use json_log::JsonLog;
 
@@ -133,10 +133,11 @@ impl Reporter {
     pub fn step(&mut self, at: At, step: &Step) -> Result<()> {
         let left = self.seconds_left().map_or(String::new(), |left| format!("  ETA {}", duration(left)));
         let numbers = format!(
-            "loss {:.5}  {} samples/s  data wait {:.1} %{left}",
+            "loss {:.5}  {} samples/s  data wait {:.1} %{}{left}",
             step.loss,
             count(step.samples_per_s as u64),
-            step.data_wait_share * 100.0
+            step.data_wait_share * 100.0,
+            step.scaling.map_or(String::new(), |scaling| scaling.to_string()),
         );
         match &self.bar {
             Some(bar) => bar.set_message(format!("step {}  {numbers}", count(at.step))),

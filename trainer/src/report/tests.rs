@@ -53,6 +53,7 @@ fn run(reporter: &mut Reporter) {
         samples_per_s: 1234.5,
         data_wait_share: 0.01,
         eval_share: 0.0,
+        scaling: None,
     };
     reporter.step(at, &step).unwrap();
     let eval = Eval { metrics: metrics(), eval_s: 0.25 };
@@ -136,6 +137,7 @@ fn what_is_not_a_number_is_null() {
         samples_per_s: 0.0,
         data_wait_share: 0.0,
         eval_share: 0.0,
+        scaling: None,
     };
     log.write("step", &step).unwrap();
     assert_eq!(shared.lines()[1]["loss"], Value::Null);

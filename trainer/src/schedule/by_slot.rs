@@ -71,7 +71,10 @@ pub(super) fn all_reduce_and_update_frequent(
 ) -> Result<()> {
     let (data, len) = (model.reduced.device_ptr(), model.reduced.bytes() / ELEMENT_BYTES);
     ranks.all_reduce_f32(stream, data, len).map_err(exchange_failed("the gradients"))?;
-    model.tables.update_frequent_on_device(stream, &model.frequent);
+    // Where the loss is scaled, they wait until all gradients have been looked at.
+    if model.loss_scale.is_none() {
+        model.tables.update_frequent_on_device(stream, &model.frequent);
+    }
     Ok(())
 }
 

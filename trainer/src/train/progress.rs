@@ -1,6 +1,6 @@
 //! Rates and shares between two lines of progress.
 
-use crate::report::{Eval, Step};
+use crate::report::{Eval, Scaling, Step};
 use crate::session::{Enqueued, Session};
 use headlong_reader::Reader as _;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ pub struct Meter {
     wait_before: Duration,
     eval_seconds: f64,
     last_eval: Option<Eval>,
+    scaling: Option<Scaling>,
 }
 
 impl Meter {
@@ -33,6 +34,7 @@ impl Meter {
             wait_before: session.data_wait(),
             eval_seconds: 0.0,
             last_eval: None,
+            scaling: None,
         }
     }
 
@@ -47,6 +49,10 @@ impl Meter {
         session.take_losses(&mut |step| {
             self.loss_sum += step.loss * step.num_samples as f64;
             self.loss_samples += step.num_samples as u64;
+            self.scaling = step.scaling.map(|state| Scaling {
+                loss_scale: f64::from(state.scale),
+                skipped_steps: state.num_skipped,
+            });
         });
     }
 
@@ -72,6 +78,7 @@ impl Meter {
             samples_per_s: self.samples as f64 / seconds,
             data_wait_share: (waited.saturating_sub(self.wait_before).as_secs_f64() / seconds).min(1.0),
             eval_share: (self.eval_seconds / seconds).min(1.0),
+            scaling: self.scaling,
         };
         (self.since, self.wait_before) = (Instant::now(), waited);
         (self.loss_sum, self.loss_samples, self.samples, self.eval_seconds) = (0.0, 0, 0, 0.0);

@@ -134,6 +134,7 @@ pub fn state(step: u64, auc: Option<f64>) -> SavedState {
         },
         reader: json!({ "epoch": 0, "sample": step * 128, "file": 2, "byte": u64::MAX }),
         random: RandomState { seed: 7, step },
+        loss_scale: None,
         metrics: Some(EvalMetrics {
             auc,
             logloss: Some(0.5),

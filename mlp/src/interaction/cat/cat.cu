@@ -28,6 +28,7 @@ struct CatBackwardArgs {
     const Value *d_out;
     Value *d_bottom;
     Pooled *d_vectors;
+    UnscaleArgs unscale;
     u64 bottom_stride;
     u64 d_out_stride;
     u64 d_bottom_stride;
@@ -60,6 +61,7 @@ extern "C" __global__ void __launch_bounds__(256) cat_forward(const CatForwardAr
 }
 
 extern "C" __global__ void __launch_bounds__(256) cat_backward(const CatBackwardArgs a) {
+    Unscale unscale = unscale_of(a.unscale);
     const u32 lane = threadIdx.x % 32;
     for (u64 sample = first_sample(); sample < a.samples; sample += samples_at_once()) {
         const Value *d_out = a.d_out + sample * a.d_out_stride, *bottom = a.bottom + sample * a.bottom_stride;
@@ -70,7 +72,8 @@ extern "C" __global__ void __launch_bounds__(256) cat_backward(const CatBackward
         }
 #pragma unroll 4
         for (u64 d = lane; d < a.vectors_cols; d += 32) {
-            d_vectors[d] = from_float<Pooled>(to_float(d_out[a.bottom_cols + d]));
+            d_vectors[d] = from_float<Pooled>(unscale(to_float(d_out[a.bottom_cols + d])));
         }
     }
+    report(a.unscale, unscale);
 }

@@ -3,10 +3,14 @@
 use super::{BackwardArgs, ForwardArgs};
 use crate::cuda::{THREADS, blocks};
 use crate::linear::Activation;
+use crate::loss_scale::UnscaleArgs;
 use headlong_device::cuda::{Build, Define, DevicePtr, Launch, Source};
 use headlong_device::{DType, Stream};
 
-pub static SOURCE: Source = Source { name: "mlp/cat", text: include_str!("cat.cu") };
+pub static SOURCE: Source = Source {
+    name: "mlp/cat",
+    text: concat!(include_str!("../../loss_scale/unscale.cuh"), include_str!("cat.cu")),
+};
 
 /// As in `cat.cu`.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +35,7 @@ pub struct CatBackwardArgs {
     pub(super) d_out: DevicePtr,
     pub(super) d_bottom: DevicePtr,
     pub(super) d_vectors: DevicePtr,
+    pub(super) unscale: UnscaleArgs,
     pub(super) bottom_stride: u64,
     pub(super) d_out_stride: u64,
     pub(super) d_bottom_stride: u64,
@@ -63,6 +68,7 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
         d_out: args.d_out.device_ptr(),
         d_bottom: args.d_bottom.device_ptr(),
         d_vectors: args.d_vectors.device_ptr(),
+        unscale: UnscaleArgs::new(args.loss_scale),
         bottom_stride: args.bottom.stride() as u64,
         d_out_stride: args.d_out.stride() as u64,
         d_bottom_stride: args.d_bottom.stride() as u64,

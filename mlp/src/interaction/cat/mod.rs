@@ -41,7 +41,10 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     types(args.bottom, args.d_vectors, args.d_out);
     types(args.d_bottom, args.d_vectors, args.d_out);
     match stream.device() {
-        Device::Cpu => cpu::backward(stream, args),
+        Device::Cpu => {
+            cpu::backward(stream, args);
+            args.loss_scale.into_iter().for_each(|scale| scale.unscale(stream, args.d_vectors));
+        }
         Device::Cuda(_) => cuda::backward(stream, args),
         device => unreachable!("no op runs on {device}"),
     }

@@ -27,6 +27,7 @@ fn check(stream: &Stream) {
                 d_bottom: &d_bottom,
                 d_vectors: &d_vectors,
                 bottom_activation,
+                loss_scale: None,
             },
         );
         assert_eq!(values(&d_bottom), expected);
@@ -55,7 +56,7 @@ mod cuda_tests {
         );
         layout_test!(
             CatBackwardArgs, &SOURCE, &[];
-            bottom, d_out, d_bottom, d_vectors, bottom_stride, d_out_stride, d_bottom_stride, d_vectors_stride, samples,
+            bottom, d_out, d_bottom, d_vectors, unscale, bottom_stride, d_out_stride, d_bottom_stride, d_vectors_stride, samples,
             bottom_cols, vectors_cols, relu
         );
     }

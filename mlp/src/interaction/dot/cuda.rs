@@ -4,10 +4,14 @@ use super::tensor::Tensor;
 use super::{BackwardArgs, ForwardArgs};
 use crate::cuda::blocks;
 use crate::linear::Activation;
+use crate::loss_scale::UnscaleArgs;
 use headlong_device::cuda::{Build, CudaStream, Define, DevicePtr, Launch, Source};
 use headlong_device::{DType, Mat, Stream};
 
-pub static SOURCE: Source = Source { name: "mlp/dot", text: include_str!("dot.cu") };
+pub static SOURCE: Source = Source {
+    name: "mlp/dot",
+    text: concat!(include_str!("../../loss_scale/unscale.cuh"), include_str!("dot.cu")),
+};
 
 /// Most shared memory of a block: two blocks and more fit a multiprocessor of any architecture that is compiled for.
 const MAX_SHARED_BYTES: usize = 72 << 10;
@@ -38,6 +42,7 @@ pub struct DotBackwardArgs {
     pub(super) d_out: DevicePtr,
     pub(super) d_bottom: DevicePtr,
     pub(super) d_vectors: DevicePtr,
+    pub(super) unscale: UnscaleArgs,
     pub(super) bottom_stride: u64,
     pub(super) vectors_stride: u64,
     pub(super) d_out_stride: u64,
@@ -171,6 +176,7 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
         d_out: d_out.device_ptr(),
         d_bottom: d_bottom.device_ptr(),
         d_vectors: d_vectors.device_ptr(),
+        unscale: UnscaleArgs::new(args.loss_scale),
         bottom_stride: bottom.stride() as u64,
         vectors_stride: vectors.stride() as u64,
         d_out_stride: d_out.stride() as u64,

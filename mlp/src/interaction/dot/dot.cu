@@ -56,6 +56,7 @@ struct DotBackwardArgs {
     const Value *d_out;
     Value *d_bottom;
     Pooled *d_vectors;
+    UnscaleArgs unscale;
     u64 bottom_stride;
     u64 vectors_stride;
     u64 d_out_stride;
@@ -201,7 +202,8 @@ inline __device__ void store_quad(T *row, u32 first, f32x4 quad, bool aligned) {
 }
 
 // A tile of gradients: four columns of ROW_TILE rows, each one chain over the rows of F in order.
-inline __device__ void gradient_tile(const DotBackwardArgs &a, u64 sample, const float *rows, const float *factors, u32 item) {
+inline __device__ void gradient_tile(const DotBackwardArgs &a, u64 sample, const float *rows, const float *factors, u32 item,
+                                     Unscale &unscale) {
     const u32 first_row = item / QUADS * ROW_TILE, first = item % QUADS * 4;
     const Value *d_out = a.d_out + sample * a.d_out_stride;
     f32x4 sums[ROW_TILE] = {};
@@ -243,6 +245,7 @@ inline __device__ void gradient_tile(const DotBackwardArgs &a, u64 sample, const
     for (u32 i = 0; i < ROW_TILE; i++) {
         const u32 row = first_row + i;
         if (row > 0 && row < ROWS) {
+            sums[i] = {unscale(sums[i].x), unscale(sums[i].y), unscale(sums[i].z), unscale(sums[i].w)};
             store_quad(d_vectors + (row - 1) * DIM, first, sums[i], a.aligned != 0);
         }
     }
@@ -253,17 +256,19 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) dot_backward(const DotB
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float *rows = shared + warp * ROWS * (STRIDE + FACTORS);
     float *factors = rows + ROWS * STRIDE;
+    Unscale unscale = unscale_of(a.unscale);
     for (u64 sample = (u64)blockIdx.x * WARPS + warp; sample < a.samples; sample += (u64)gridDim.x * WARPS) {
         stage(a.bottom + sample * a.bottom_stride, a.vectors + sample * a.vectors_stride, rows, lane, a.aligned != 0);
         expand(a.d_out + sample * a.d_out_stride + DIM, factors, lane);
         // Rows and factors are there before any lane multiplies.
         __syncwarp();
         for (u32 item = lane; item < ROW_GROUPS * QUADS; item += 32) {
-            gradient_tile(a, sample, rows, factors, item);
+            gradient_tile(a, sample, rows, factors, item, unscale);
         }
         // Everything is read before the next sample is staged over it.
         __syncwarp();
     }
+    report(a.unscale, unscale);
 }
 
 // ---- samples whose rows do not fit into shared memory: a block takes a sample, a thread an output at a time --------------
@@ -293,6 +298,7 @@ extern "C" __global__ void __launch_bounds__(128) dot_forward_large(const DotFor
 }
 
 extern "C" __global__ void __launch_bounds__(128) dot_backward_large(const DotBackwardArgs a) {
+    Unscale unscale = unscale_of(a.unscale);
     for (u64 sample = blockIdx.x; sample < a.samples; sample += gridDim.x) {
         const Value *bottom = a.bottom + sample * a.bottom_stride;
         const Pooled *vectors = a.vectors + sample * a.vectors_stride;
@@ -306,11 +312,12 @@ extern "C" __global__ void __launch_bounds__(128) dot_backward_large(const DotBa
                 sum = fmaf(factor, feature(bottom, vectors, j, d), sum);
             }
             if (i > 0) {
-                a.d_vectors[sample * a.d_vectors_stride + item - DIM] = from_float<Pooled>(sum);
+                a.d_vectors[sample * a.d_vectors_stride + item - DIM] = from_float<Pooled>(unscale(sum));
             } else {
                 const bool passes = !a.relu || to_float(bottom[d]) > 0.0f;
                 a.d_bottom[sample * a.d_bottom_stride + d] = from_float<Value>(passes ? sum : 0.0f);
             }
         }
     }
+    report(a.unscale, unscale);
 }

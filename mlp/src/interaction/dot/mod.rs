@@ -35,6 +35,7 @@ mod vector;
 pub(crate) use cuda::builds;
 
 use crate::linear::Activation;
+use crate::loss_scale::LossScale;
 use headlong_device::{DType, Device, Mat, Stream};
 
 /// Columns of the output: `dim + T(T + 1) / 2` for T vectors of `dim` elements.
@@ -79,6 +80,8 @@ pub struct BackwardArgs<'a> {
     pub d_vectors: &'a Mat,
     /// Activation that made the bottom output: with ReLU, `d_bottom` is the gradient before it.
     pub bottom_activation: Activation,
+    /// How the loss is scaled: `d_vectors` are divided by the scale and looked through for what is not finite; `d_bottom` stays scaled.
+    pub loss_scale: Option<&'a LossScale>,
 }
 
 /// The gradients of the bottom output and of the vectors.
@@ -88,7 +91,10 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     types(args.bottom, args.vectors, args.d_out);
     types(args.d_bottom, args.d_vectors, args.d_out);
     match stream.device() {
-        Device::Cpu => cpu::backward(stream, args),
+        Device::Cpu => {
+            cpu::backward(stream, args);
+            args.loss_scale.into_iter().for_each(|scale| scale.unscale(stream, args.d_vectors));
+        }
         Device::Cuda(_) => cuda::backward(stream, args),
         device => unreachable!("no op runs on {device}"),
     }

@@ -52,6 +52,7 @@ struct TensorBackwardArgs {
     const Value *d_out;
     Value *d_bottom;
     Pooled *d_vectors;
+    UnscaleArgs unscale;
     u64 bottom_stride;
     u64 vectors_stride;
     u64 d_out_stride;
@@ -214,7 +215,7 @@ inline __device__ void store_two(float *to, float x, float y) { *reinterpret_cas
 
 // Sixteen columns of the gradients, G·F.
 inline __device__ void gradient_columns(const TensorBackwardArgs &a, u64 sample, Value *rows, const Value *line, const u32 (&g)[TILES][TILES][4],
-                                        u32 col, u32 lane) {
+                                        u32 col, u32 lane, Unscale &unscale) {
     float sums[TILES][2][4] = {};
 #pragma unroll
     for (u32 k = 0; k < TILES; k++) {
@@ -235,6 +236,8 @@ inline __device__ void gradient_columns(const TensorBackwardArgs &a, u64 sample,
             const u32 row = m * 16 + lane / 4 + part % 2 * 8, d = col + part / 2 * 8 + lane % 4 * 2;
             float x = sums[m][part / 2][part % 2 * 2], y = sums[m][part / 2][part % 2 * 2 + 1];
             if (row > 0 && row < ROWS) {
+                x = unscale(x);
+                y = unscale(y);
                 Pooled *to = a.d_vectors + sample * a.d_vectors_stride + (row - 1) * DIM + d;
                 if (a.aligned) {
                     store_two(to, x, y);
@@ -263,6 +266,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) tensor_backward(const T
     Value *line = factors + ALL_ROWS * FACTORS;
     clear(rows + ROWS * STRIDE, (ALL_ROWS - ROWS) * STRIDE, lane);
     clear(factors, ALL_ROWS * FACTORS, lane);
+    Unscale unscale = unscale_of(a.unscale);
     for (u64 sample = (u64)blockIdx.x * WARPS + warp; sample < a.samples; sample += (u64)gridDim.x * WARPS) {
         const Value *d_out = a.d_out + sample * a.d_out_stride;
         if (a.out_aligned) {
@@ -292,9 +296,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) tensor_backward(const T
         }
 #pragma unroll 1
         for (u32 col = 0; col < DIM; col += 16) {
-            gradient_columns(a, sample, rows, line, g, col, lane);
+            gradient_columns(a, sample, rows, line, g, col, lane, unscale);
         }
         // Everything is read before the next sample is staged over it.
         __syncwarp();
     }
+    report(a.unscale, unscale);
 }

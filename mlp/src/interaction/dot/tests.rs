@@ -70,6 +70,7 @@ impl Case {
                 d_bottom: &d_bottom,
                 d_vectors: &d_vectors,
                 bottom_activation,
+                loss_scale: None,
             },
         );
         stream.check().unwrap();
@@ -210,6 +211,7 @@ mod cuda_tests {
             d_bottom: &d_bottom,
             d_vectors: &d_vectors,
             bottom_activation: Activation::Relu,
+            loss_scale: None,
         };
         backward(&stream, &args);
         let unaligned = case.run_on(&stream, &data, Activation::Relu);
@@ -223,7 +225,7 @@ mod cuda_tests {
         layout_test!(DotForwardArgs, &SOURCE, &[]; bottom, vectors, out, bottom_stride, vectors_stride, out_stride, samples, aligned);
         layout_test!(
             DotBackwardArgs, &SOURCE, &[];
-            bottom, vectors, d_out, d_bottom, d_vectors, bottom_stride, vectors_stride, d_out_stride, d_bottom_stride,
+            bottom, vectors, d_out, d_bottom, d_vectors, unscale, bottom_stride, vectors_stride, d_out_stride, d_bottom_stride,
             d_vectors_stride, samples, aligned, relu
         );
     }

@@ -94,6 +94,7 @@ fn run(stream: &Stream, case: &Case, [result, pooled]: [DType; 2], data: &Inputs
         d_bottom: &d_bottom,
         d_vectors: &d_vectors,
         bottom_activation: Activation::Relu,
+        loss_scale: None,
     };
     backward(stream, &args);
     stream.check().unwrap();
@@ -172,7 +173,7 @@ fn layouts() {
     );
     layout_test!(
         TensorBackwardArgs, &SOURCE, &[];
-        bottom, vectors, d_out, d_bottom, d_vectors, bottom_stride, vectors_stride, d_out_stride, d_bottom_stride,
+        bottom, vectors, d_out, d_bottom, d_vectors, unscale, bottom_stride, vectors_stride, d_out_stride, d_bottom_stride,
         d_vectors_stride, samples, aligned, out_aligned, relu
     );
 }

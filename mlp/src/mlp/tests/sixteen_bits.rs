@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::linear::Compute;
-use headlong_device::cuda::testing::{device, stream};
+use crate::rounding::Rounding;
+use headlong_device::cuda::testing::{device, stream, streams};
 
 /// A number, and how far the computed one may be off.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,9 +44,13 @@ impl Approx {
     }
 }
 
+fn is_bf16(compute: Compute) -> bool {
+    [Compute::Bf16, Compute::Rounded(Rounding::Bf16)].contains(&compute)
+}
+
 /// Unit roundoff: half a unit in the last place of 8 and of 11 bits.
 fn unit(compute: Compute) -> f64 {
-    if compute == Compute::Bf16 { 2.0_f64.powi(-8) } else { 2.0_f64.powi(-11) }
+    if is_bf16(compute) { 2.0_f64.powi(-8) } else { 2.0_f64.powi(-11) }
 }
 
 struct Expected {
@@ -158,22 +163,25 @@ fn model_in(stream: &Stream, compute: Compute, sum_blocks: usize) -> Model {
 
 #[test]
 fn agrees_with_the_oracle_within_the_bounds_of_sixteen_bits() {
-    let Some(stream) = stream() else { return };
-    for (compute, sum_blocks) in [(Compute::Bf16, 1), (Compute::Bf16, 4), (Compute::F16, 1)] {
-        let model = model_in(&stream, compute, sum_blocks);
+    let cases = [(Compute::Bf16, 1), (Compute::Bf16, 4), (Compute::F16, 1)];
+    for (stream, (compute, sum_blocks)) in
+        streams().iter().flat_map(|stream| cases.map(|case| (stream, case)))
+    {
+        let compute = compute.on(&stream.device());
+        let model = model_in(stream, compute, sum_blocks);
         let unit = unit(compute);
-        model.step(&stream, false);
+        model.step(stream, false);
         let expected = expected(&model, compute);
         check(&values(&model.y.first_rows(SAMPLES)), &expected.logits, 4.0 * unit, "logit");
         // Roundings are independent of each other: some units together. In bf16 a few ReLUs of these turn, too.
-        let typical = if compute == Compute::Bf16 { 0.15 } else { 4.0 * unit };
+        let typical = if is_bf16(compute) { 0.15 } else { 4.0 * unit };
         for (layer, (d_w, d_b)) in model.stack.layers().iter().zip(&expected.gradients) {
             check(&values(layer.d_weight()), d_w, typical, layer.d_weight().name());
             check(&values(layer.d_bias()), d_b, typical, layer.d_bias().name());
         }
         check(&values(&model.d_x), &expected.d_x, typical, "gradient of the input");
         let once = gradients(&model);
-        model.step(&stream, true);
+        model.step(stream, true);
         for (once, twice) in once.iter().zip(gradients(&model)) {
             assert!((twice - 2.0 * once).abs() <= 1e-5 * (1.0 + once.abs()));
         }

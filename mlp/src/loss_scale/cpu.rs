@@ -1,0 +1,81 @@
+//! The CPU bodies.
+
+use super::{
+    GOOD_STEPS, INVERSE, LARGEST, LARGEST_COUNT, LossScale, NUM_SKIPPED, SCALE, SKIP, SMALLEST, WAS_SKIPPED,
+    WAS_SMALLEST,
+};
+use crate::vector::for_each_row_tile;
+use headlong_device::{Arena, Mat, Stream, vectorized};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Parts that gradients are looked through in.
+const PARTS: usize = 64;
+
+/// Samples whose gradients one task divides.
+const TILE_ROWS: usize = 64;
+
+pub fn check(stream: &Stream, scale: &LossScale, gradients: &Arena) {
+    let gradients = gradients.read_all::<f32>();
+    let len = gradients.len().div_ceil(PARTS);
+    let mut fits = [true; PARTS];
+    stream.pool().chunks_mut(&mut fits, 1, |index, fits| {
+        let (start, end) = (index * len, (index + 1) * len);
+        fits[0] = are_finite(&gradients[start.min(gradients.len())..end.min(gradients.len())]);
+    });
+    let found = scale.overflow.read::<f32>().data()[0] != 0.0 || !fits.iter().all(|&fits| fits);
+    scale.state.write::<f32>().data_mut()[SKIP] = f32::from(u8::from(found));
+}
+
+pub fn adjust(scale: &LossScale) {
+    let mut state = scale.state.write::<f32>();
+    let state = state.data_mut();
+    let skipped = state[SKIP] != 0.0;
+    (state[WAS_SKIPPED], state[SKIP]) = (state[SKIP], 0.0);
+    state[WAS_SMALLEST] = f32::from(u8::from(skipped && state[SCALE] <= SMALLEST));
+    if skipped {
+        state[NUM_SKIPPED] = (state[NUM_SKIPPED] + 1.0).min(LARGEST_COUNT);
+        (state[SCALE], state[GOOD_STEPS]) = ((state[SCALE] / 2.0).max(SMALLEST), 0.0);
+    } else {
+        state[GOOD_STEPS] += 1.0;
+        if state[GOOD_STEPS] >= scale.growth_interval as f32 {
+            (state[SCALE], state[GOOD_STEPS]) = ((state[SCALE] * 2.0).min(LARGEST), 0.0);
+        }
+    }
+    state[INVERSE] = 1.0 / state[SCALE];
+    scale.overflow.write::<f32>().data_mut()[0] = 0.0;
+}
+
+pub fn unscale(stream: &Stream, scale: &LossScale, gradients: &Mat) {
+    let (_, inverse) = scale.scale();
+    let found = AtomicBool::new(false);
+    for_each_row_tile(stream.pool(), gradients.write::<f32>().view(), TILE_ROWS, &|_, mut tile| {
+        for row in 0..tile.rows() {
+            multiply(tile.row_mut(row), inverse);
+            if !are_finite(tile.row_mut(row)) {
+                found.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+    if found.into_inner() {
+        scale.overflow.write::<f32>().data_mut()[0] = 1.0;
+    }
+}
+
+vectorized! {
+    fn multiply(values: &mut [f32], factor: f32) {
+        for value in values {
+            *value *= factor;
+        }
+    }
+
+    /// Zero times anything finite is zero; times anything else it is no number, and sums keep that.
+    fn are_finite(values: &[f32]) -> bool {
+        let mut lanes = [0.0_f32; 16];
+        for chunk in values.chunks(16) {
+            for (lane, value) in lanes.iter_mut().zip(chunk) {
+                *lane += *value * 0.0;
+            }
+        }
+        lanes.iter().all(|lane| *lane == 0.0)
+    }
+}

@@ -1,0 +1,74 @@
+//! Launches of `loss_scale.cu`, and what interactions hand to `unscale.cuh`.
+
+use super::LossScale;
+use crate::cuda::{THREADS, blocks};
+use headlong_device::cuda::{DevicePtr, DeviceStep, Launch, Source};
+use headlong_device::{Arena, Stream};
+
+pub static SOURCE: Source = Source { name: "mlp/loss-scale", text: include_str!("loss_scale.cu") };
+
+/// As in `unscale.cuh`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct UnscaleArgs {
+    pub(super) state: DevicePtr,
+    pub(super) overflow: DevicePtr,
+}
+
+impl UnscaleArgs {
+    /// For gradients of a loss that is scaled so, or not at all.
+    pub fn new(scale: Option<&LossScale>) -> Self {
+        let null = Self { state: DevicePtr::NULL, overflow: DevicePtr::NULL };
+        scale.map_or(null, |scale| Self {
+            state: scale.state.device_ptr(),
+            overflow: scale.overflow.device_ptr(),
+        })
+    }
+}
+
+/// As in `loss_scale.cu`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct CheckArgs {
+    pub(super) gradients: DevicePtr,
+    pub(super) overflow: DevicePtr,
+    pub(super) state: DevicePtr,
+    pub(super) skip_dense: DevicePtr,
+    pub(super) skip_sparse: DevicePtr,
+    pub(super) quads: u64,
+}
+
+/// As in `loss_scale.cu`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct AdjustArgs {
+    pub(super) state: DevicePtr,
+    pub(super) overflow: DevicePtr,
+    pub(super) growth_interval: u32,
+}
+
+pub fn check(stream: &Stream, scale: &LossScale, gradients: &Arena, steps: [DevicePtr; 2]) {
+    let stream = stream.cuda_body();
+    let quads = gradients.bytes() / 16;
+    let [skip_dense, skip_sparse] = steps.map(|step| step.offset(DeviceStep::SKIP_OFFSET));
+    let launched = CheckArgs {
+        gradients: gradients.device_ptr(),
+        overflow: scale.overflow.device_ptr(),
+        state: scale.state.device_ptr(),
+        skip_dense,
+        skip_sparse,
+        quads: quads as u64,
+    };
+    // One block at least: the overflow counts where there is no dense parameter, too.
+    let shape = Launch::new(blocks(stream, quads.div_ceil(THREADS as usize).max(1)), THREADS);
+    stream.run(&SOURCE, &[], "check_gradients", shape, &launched);
+}
+
+pub fn adjust(stream: &Stream, scale: &LossScale) {
+    let launched = AdjustArgs {
+        state: scale.state.device_ptr(),
+        overflow: scale.overflow.device_ptr(),
+        growth_interval: scale.growth_interval,
+    };
+    stream.cuda_body().run(&SOURCE, &[], "adjust_scale", Launch::new(1, 1), &launched);
+}

@@ -1,0 +1,65 @@
+// The scale of the loss: whether a step is skipped, and what the next scale is.
+
+constexpr u32 THREADS = 256;
+
+// Columns of the state, as in `loss_scale/mod.rs`.
+constexpr u32 SCALE = 0, INVERSE = 1, GOOD_STEPS = 2, NUM_SKIPPED = 3, SKIP = 4, WAS_SKIPPED = 5, WAS_SMALLEST = 6;
+constexpr float SMALLEST = 1.0f, LARGEST = 16777216.0f, LARGEST_COUNT = 16777216.0f;
+// The bits of 1.0f.
+constexpr u32 YES = 0x3f800000u;
+
+struct CheckArgs {
+    // The summed gradients of all dense parameters.
+    const float *gradients;
+    const float *overflow;
+    u32 *state;
+    // `DeviceStep::skip` of the dense parameters' step and of the tables'.
+    u32 *skip_dense;
+    u32 *skip_sparse;
+    u64 quads;
+};
+
+struct AdjustArgs {
+    float *state;
+    float *overflow;
+    u32 growth_interval;
+};
+
+inline __device__ bool is_finite(float value) { return fabsf(value) <= 3.402823466e38f; }
+
+extern "C" __global__ void __launch_bounds__(THREADS) check_gradients(const CheckArgs a) {
+    const float4 *gradients = reinterpret_cast<const float4 *>(a.gradients);
+    bool fits = grid_thread() != 0 || *a.overflow == 0.0f;
+    for (u64 i = grid_thread(); i < a.quads; i += grid_threads()) {
+        const float4 g = gradients[i];
+        fits = fits && is_finite(g.x) && is_finite(g.y) && is_finite(g.z) && is_finite(g.w);
+    }
+    if (!fits) {
+        // Whoever finds something writes the same.
+        atomicOr(a.state + SKIP, YES);
+        atomicOr(a.skip_dense, 1u);
+        atomicOr(a.skip_sparse, 1u);
+    }
+}
+
+// One thread.
+extern "C" __global__ void adjust_scale(const AdjustArgs a) {
+    float *state = a.state;
+    const bool skipped = state[SKIP] != 0.0f;
+    float scale = state[SCALE], good = state[GOOD_STEPS] + 1.0f;
+    state[WAS_SKIPPED] = state[SKIP];
+    state[WAS_SMALLEST] = skipped && scale <= SMALLEST ? 1.0f : 0.0f;
+    if (skipped) {
+        state[NUM_SKIPPED] = fminf(state[NUM_SKIPPED] + 1.0f, LARGEST_COUNT);
+        scale = fmaxf(scale * 0.5f, SMALLEST);
+        good = 0.0f;
+    } else if (good >= (float)a.growth_interval) {
+        scale = fminf(scale * 2.0f, LARGEST);
+        good = 0.0f;
+    }
+    state[SCALE] = scale;
+    state[INVERSE] = 1.0f / scale;
+    state[GOOD_STEPS] = good;
+    state[SKIP] = 0.0f;
+    *a.overflow = 0.0f;
+}

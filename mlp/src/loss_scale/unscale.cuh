@@ -1,0 +1,28 @@
+// What an interaction does with gradients of a scaled loss: it divides them, and tells where one is not finite.
+struct UnscaleArgs {
+    // The state of the scale, whose second number is 1 / scale; null where the loss is not scaled.
+    const float *state;
+    // Becomes 1.0f where a gradient is not finite.
+    u32 *overflow;
+};
+
+struct Unscale {
+    float inverse;
+    bool is_finite;
+
+    inline __device__ float operator()(float gradient) {
+        const float result = gradient * inverse;
+        is_finite = is_finite && fabsf(result) <= 3.402823466e38f;
+        return result;
+    }
+};
+
+inline __device__ Unscale unscale_of(const UnscaleArgs &a) { return {a.state != nullptr ? a.state[1] : 1.0f, true}; }
+
+// Called by each thread, once it has written its gradients.
+inline __device__ void report(const UnscaleArgs &a, const Unscale &unscale) {
+    if (a.overflow != nullptr && !unscale.is_finite) {
+        // The bits of 1.0f, whoever writes them.
+        atomicOr(a.overflow, 0x3f800000u);
+    }
+}

@@ -1,0 +1,128 @@
+//! Rounding to 16 bits in place: how the processor computes what a device computes with 16-bit matrices. What is stored has the values
+//! of bf16 or f16 and the type f32; sums are f32 on both.
+
+use crate::vector::for_each_row_tile;
+use headlong_device::{Mat, Stream, vectorized};
+
+/// What values are rounded to, to nearest, ties to even.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rounding {
+    /// bf16: eight bits, the range of f32.
+    Bf16,
+    /// f16: eleven bits up to 65504, above which is infinity; below 2⁻¹⁴ multiples of 2⁻²⁴.
+    F16,
+}
+
+/// Rows of one task.
+const TILE_ROWS: usize = 64;
+
+impl Rounding {
+    /// Rounds a matrix, f32. The CPU's: it blocks until done and allocates nothing.
+    pub fn round(self, stream: &Stream, mat: &Mat) {
+        for_each_row_tile(stream.pool(), mat.write::<f32>().view(), TILE_ROWS, &|_, mut tile| {
+            (0..tile.rows()).for_each(|row| self.round_all(tile.row_mut(row)));
+        });
+    }
+
+    /// Writes a rounded copy of `from` to `to`, which has its shape.
+    pub fn copy(self, stream: &Stream, from: &Mat, to: &Mat) {
+        let from = from.read::<f32>();
+        for_each_row_tile(stream.pool(), to.write::<f32>().view(), TILE_ROWS, &|first, mut tile| {
+            for row in 0..tile.rows() {
+                tile.row_mut(row).copy_from_slice(from.row(first + row));
+                self.round_all(tile.row_mut(row));
+            }
+        });
+    }
+
+    /// Rounds each of `values`.
+    pub fn round_all(self, values: &mut [f32]) {
+        match self {
+            Rounding::Bf16 => to_bf16(values),
+            Rounding::F16 => to_f16(values),
+        }
+    }
+}
+
+/// Half a unit in the last of the places that stay, less one where the last place that stays is even: added, and the rest cut off, that is
+/// to nearest, ties to even. A carry into the exponent is right, too.
+#[inline(always)]
+fn cut(bits: u32, dropped: u32) -> u32 {
+    let is_odd = bits >> dropped & 1;
+    bits.wrapping_add((1 << (dropped - 1)) - 1 + is_odd) >> dropped << dropped
+}
+
+const MAGNITUDE: u32 = 0x7fff_ffff;
+const INFINITY: u32 = 0x7f80_0000;
+/// 2⁻¹⁴, the smallest normal number of f16, and the first that it rounds to infinity.
+const F16_NORMAL: f32 = 6.103_515_6e-5;
+const F16_BEYOND: f32 = 65520.0;
+
+vectorized! {
+    fn to_bf16(values: &mut [f32]) {
+        for value in values {
+            let bits = value.to_bits();
+            let is_nan = bits & MAGNITUDE > INFINITY;
+            *value = if is_nan { f32::NAN } else { f32::from_bits(cut(bits, 16)) };
+        }
+    }
+
+    fn to_f16(values: &mut [f32]) {
+        for value in values {
+            let magnitude = value.abs();
+            let normal = f32::from_bits(cut(magnitude.to_bits(), 13));
+            // Between ½ and 1 the last place is 2⁻²⁴: the sum is rounded to it.
+            let small = (magnitude + 0.5) - 0.5;
+            let finite = if magnitude < F16_NORMAL { small } else { normal };
+            let rounded = if magnitude >= F16_BEYOND { f32::INFINITY } else { finite };
+            *value = if value.is_nan() { f32::NAN } else { rounded.copysign(*value) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{frozen, values};
+    use half::{bf16, f16};
+
+    /// Every upper half of an f32, with lower halves on both sides of ties and on them.
+    fn inputs() -> impl Iterator<Item = f32> {
+        let lower = [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0x7fff, 0x8000, 0x8001, 0xffff];
+        (0..=u32::from(u16::MAX))
+            .flat_map(move |upper| lower.map(|lower| f32::from_bits(upper << 16 | lower)))
+    }
+
+    fn same(got: f32, expected: f32) -> bool {
+        got.to_bits() == expected.to_bits() || (got.is_nan() && expected.is_nan())
+    }
+
+    #[test]
+    fn every_kind_of_number_is_rounded_as_the_formats_say() {
+        for input in inputs() {
+            let of = |rounding: Rounding| {
+                let mut value = [input];
+                rounding.round_all(&mut value);
+                value[0]
+            };
+            let (bf, f) = (bf16::from_f32(input).to_f32(), f16::from_f32(input).to_f32());
+            assert!(same(of(Rounding::Bf16), bf), "{input:e} to bf16: {:e}, not {bf:e}", of(Rounding::Bf16));
+            assert!(same(of(Rounding::F16), f), "{input:e} to f16: {:e}, not {f:e}", of(Rounding::F16));
+        }
+    }
+
+    #[test]
+    fn matrices_are_rounded_where_they_lie_and_as_copies() {
+        let data: Vec<f32> = inputs().filter(|value| value.is_finite()).take(130 * 9).collect();
+        let (mat, copy) = (frozen("x", 130, 9, &data), frozen("copy", 130, 9, &[]));
+        let stream = Stream::cpu(3);
+        for rounding in [Rounding::Bf16, Rounding::F16] {
+            mat.copy_from(&data).unwrap();
+            rounding.copy(&stream, &mat, &copy);
+            assert_eq!(values(&mat), data, "the source stays");
+            rounding.round(&stream, &mat);
+            assert_eq!(values(&mat), values(&copy));
+            assert_ne!(values(&mat), data);
+        }
+    }
+}
