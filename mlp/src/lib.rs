@@ -9,7 +9,7 @@
 //! * [`linear`]: `Y = act(X·Wᵀ + b)` and its gradients. * [`interaction`]: dot products of all pairs, or concatenation.
 //! * [`loss`]: binary cross-entropy from logits, with its gradient. * [`loss_scale`]: what keeps gradients in f16. * [`optim`]: one pass over all parameters.
 //! * [`mlp`]: a stack of layers and its memory. * [`init`]: initial values. * [`gemm`]: the matrix products underneath. * [`rounding`]: to 16 bits, on the processor.
-//! * [`oracle`]: every op written slowly and obviously in f64, which defines them.
+//! * [`finite`]: where a step stopped being numbers. * [`oracle`]: every op written slowly and obviously in f64, which defines them.
 //! * [`cuda`]: what the CUDA bodies share.
 //!
 //! This crate never knows ranks, ids or files, and no op of it allocates. Words: a gradient is `d_…`; `z` stands before an
@@ -17,6 +17,7 @@
 
 pub mod cuda;
 pub mod error;
+pub mod finite;
 pub mod gemm;
 pub mod init;
 pub mod interaction;

@@ -23,6 +23,7 @@ use headlong_reader::Batch;
 use std::sync::Arc;
 
 mod batch_slot;
+mod finite;
 mod on_device;
 mod sizes;
 
@@ -105,6 +106,8 @@ pub struct Model {
     pub(crate) loss_scale: Option<LossScale>,
     /// What the processor rounds vectors to before they interact, as tensor cores do.
     pub(crate) rounding: Option<Rounding>,
+    /// On a device, where the first step stopped being numbers: 1 × 1.
+    record: Mat,
     /// Learning rates and number of the step, on a device with memory of its own: for the dense parameters, then for the tables.
     device_steps: Option<DeviceMemory>,
     /// The other ranks' devices, where there are several.
@@ -234,6 +237,7 @@ impl Model {
             Self::assemble(config, parts, sizes, (tables, bottom, top), (arenas, dense_states), slots);
         if let Device::Cuda(_) = stream.device() {
             model.go_to_device(stream)?;
+            model.forget_non_finite()?;
         }
         model.rounding = compute.rounding();
         model.set_loss_scale(&ScaleState::first(config.train.loss_scale as f32))?;
@@ -279,6 +283,7 @@ impl Model {
             votes: leading(ids.leading.votes),
             loss_scale: loss_scale(config, &arenas, &ids),
             rounding: None,
+            record: mat(ids.record),
             all_logits: mat(ids.all_logits),
             parameters: parameters(&arenas.parameters),
             config: config.clone(),
@@ -426,37 +431,6 @@ impl Model {
     /// The logits of the last prediction, of all ranks.
     pub(crate) fn logits_of_all(&self) -> &Mat {
         if self.is_alone() { &self.logits } else { &self.all_logits }
-    }
-
-    /// The first thing, in the order of the forward pass, that is not a number; of the last micro-batch, where there are
-    /// several.
-    pub(crate) fn first_non_finite(&self, call: &Call<'_>) -> Option<String> {
-        let call = call.micro_batch(call.num_micro_batches.saturating_sub(1));
-        let (first, count) = call.samples();
-        let sample = |mat: &Mat| {
-            let mat = mat.read::<f32>();
-            (0..mat.view().rows()).find(|&row| mat.row(row).iter().any(|value| !value.is_finite()))
-        };
-        let outputs = |mlp: &Mlp| -> Vec<(String, Mat)> {
-            let layers = mlp.layers().iter();
-            let named =
-                layers.filter_map(|layer| Some((layer.name().to_owned(), layer.output()?.first_rows(count))));
-            named.map(|(name, output)| (format!("output of layer {name}"), output)).collect()
-        };
-        let mut places = vec![("dense input".to_owned(), call.now.dense.rows_range(first, count))];
-        places.extend(outputs(&self.bottom));
-        places.push(("output of the bottom network".to_owned(), self.bottom_out.first_rows(count)));
-        let dim = self.config.model.dim;
-        let tables = self.tables.specs().iter().enumerate();
-        places.extend(tables.map(|(index, spec)| {
-            let vectors = self.vectors.rows_range(first, count).columns(index * dim, dim);
-            (format!("vector of table {}", spec.name), vectors)
-        }));
-        places.push(("output of the interaction".to_owned(), self.top_in.first_rows(count)));
-        places.extend(outputs(&self.top));
-        places.push(("logit".to_owned(), self.logits.rows_range(first, count)));
-        let found = places.into_iter().find_map(|(name, mat)| Some((name, sample(&mat)?)));
-        found.map(|(name, row)| format!("{name} (sample {} of the batch)", first + row))
     }
 }
 

@@ -213,15 +213,22 @@ impl Engine {
         };
         let loss = self.model.mean_loss(slot, num_samples_of_all, rates.number)?;
         if !loss.is_finite() {
-            // Once the device has gone on to other batches, nobody can tell any more where it began.
             let call = training_call(&self.model, slot, None, rates);
-            let found = if self.model.runs_ahead() { None } else { self.model.first_non_finite(&call) };
+            // Once a device has gone on to other batches, it alone can tell where it began.
+            let found = match self.model.runs_ahead() {
+                true => self.model.found_non_finite(slot, rates.number, &call),
+                false => self.model.first_non_finite(&call),
+            };
             let what = found.unwrap_or_else(|| "loss".to_owned());
             return Err(Error::NotFinite { step: rates.number, what, value: loss });
         }
         let scaling = self.model.scaling(slot)?;
-        if scaling.is_some_and(|scaling| scaling.was_smallest) {
-            let what = "gradient at the smallest loss scale, 1,".to_owned();
+        if let Some(scaling) = scaling.filter(|scaling| scaling.was_smallest) {
+            let name = scaling.first_bad.and_then(|quad| self.model.name_of_gradient(4 * quad as usize));
+            let what = format!(
+                "gradient of {}, at the smallest loss scale, 1,",
+                name.unwrap_or("a table's vectors")
+            );
             return Err(Error::NotFinite { step: rates.number, what, value: f64::INFINITY });
         }
         if self.finished.len() == self.finished.capacity() {

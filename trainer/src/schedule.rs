@@ -133,6 +133,18 @@ pub const TRAINING: &[Stage] = &[
         &["update_infrequent", "dense_optimizer"],
         adjust_loss_scale,
     ),
+    // What made the loss no number, as long as it is there.
+    stage(
+        "find_non_finite",
+        Copy,
+        Once,
+        OnDevice,
+        &["loss", "all_reduce_and_update_frequent"],
+        |model, stream, call| {
+            model.find_non_finite(stream, call);
+            Ok(())
+        },
+    ),
     stage(
         "fetch_losses",
         Copy,

@@ -246,6 +246,44 @@ fn assert_near(what: &str, one: &[f64], other: &[f64], allowed: f64) {
     assert!(off <= allowed, "{what}: {off}");
 }
 
+/// In the dense input, and in a table's row: what comes first in the forward pass is named, in each schedule, though the host hears of it later.
+#[test]
+fn what_is_not_a_number_is_named_with_its_sample() {
+    for place in places() {
+        let schedules = if place == DeviceChoice::Cpu { &SCHEDULES[..2] } else { &SCHEDULES };
+        for (schedule, precision) in schedules.iter().zip([Precision::F32, Precision::Bf16, Precision::F32]) {
+            let ended = |spoil: &dyn Fn(&mut Batch, &Crew)| {
+                let mut config = config(place, precision, 65536.0);
+                config.run.schedule = *schedule;
+                let crew = crew(&config);
+                crew.prime(&batch(0, None)).unwrap();
+                let step = |number: u64| {
+                    let mut next = batch(number, None);
+                    if number == 8 {
+                        spoil(&mut next, &crew);
+                    }
+                    crew.enqueue(StepRates { number, dense: 0.1, sparse: 0.2 }, Some(&next))
+                };
+                let error = (1..20).try_for_each(step).and_then(|()| crew.settle()).unwrap_err();
+                headlong::error::chain(&error)
+            };
+            let text = ended(&|batch, _| batch.dense[5 * DENSE + 1] = f32::NAN);
+            assert!(text.contains("dense input (sample 5 of the batch)"), "{place:?}, {schedule:?}: {text}");
+            // Batch 8 is that of step 9.
+            assert!(text.contains("step 9"), "{place:?}, {schedule:?}: {text}");
+            let text = ended(&|batch, crew| {
+                crew.settle().unwrap();
+                batch.sparse[1].values.fill(0);
+                batch.sparse[1].values[20] = 6;
+                let engine = crew.first();
+                engine.model().tables.import_rows(1, 0, 6, &[f32::INFINITY; 16]).unwrap();
+            });
+            let name = "vector of table C2 (sample ";
+            assert!(text.contains(name), "{place:?}, {schedule:?}: {text}");
+        }
+    }
+}
+
 /// From the smallest scale there is nowhere to go: the run ends, and says so.
 #[test]
 fn an_overflow_at_the_smallest_scale_ends_the_run() {
@@ -255,7 +293,8 @@ fn an_overflow_at_the_smallest_scale_ends_the_run() {
         crew.prime(&batch(0, Some(1e7))).unwrap();
         let step = crew.step(StepRates { number: 1, dense: 0.1, sparse: 0.2 }, None);
         let text = headlong::error::chain(&step.unwrap_err());
-        assert!(text.contains("step 1") && text.contains("loss scale"), "{text}");
+        let names = ["step 1", "loss scale", "gradient of bottom.0.weight"];
+        assert!(names.iter().all(|name| text.contains(name)), "{text}");
     }
 }
 

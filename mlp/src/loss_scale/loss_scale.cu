@@ -3,10 +3,12 @@
 constexpr u32 THREADS = 256;
 
 // Columns of the state, as in `loss_scale/mod.rs`.
-constexpr u32 SCALE = 0, INVERSE = 1, GOOD_STEPS = 2, NUM_SKIPPED = 3, SKIP = 4, WAS_SKIPPED = 5, WAS_SMALLEST = 6;
+constexpr u32 SCALE = 0, INVERSE = 1, GOOD_STEPS = 2, NUM_SKIPPED = 3, SKIP = 4, WAS_SKIPPED = 5, WAS_SMALLEST = 6, FIRST_BAD = 7;
 constexpr float SMALLEST = 1.0f, LARGEST = 16777216.0f, LARGEST_COUNT = 16777216.0f;
 // The bits of 1.0f.
 constexpr u32 YES = 0x3f800000u;
+// Of the first bad quad, where there is none.
+constexpr u32 NO_QUAD = 0xffffffffu;
 
 struct CheckArgs {
     // The summed gradients of all dense parameters.
@@ -30,13 +32,18 @@ inline __device__ bool is_finite(float value) { return fabsf(value) <= 3.4028234
 extern "C" __global__ void __launch_bounds__(THREADS) check_gradients(const CheckArgs a) {
     const float4 *gradients = reinterpret_cast<const float4 *>(a.gradients);
     bool fits = grid_thread() != 0 || *a.overflow == 0.0f;
+    u32 first = NO_QUAD;
     for (u64 i = grid_thread(); i < a.quads; i += grid_threads()) {
         const float4 g = gradients[i];
-        fits = fits && is_finite(g.x) && is_finite(g.y) && is_finite(g.z) && is_finite(g.w);
+        if (!(is_finite(g.x) && is_finite(g.y) && is_finite(g.z) && is_finite(g.w))) {
+            fits = false;
+            first = min(first, (u32)i);
+        }
     }
     if (!fits) {
         // Whoever finds something writes the same.
         atomicOr(a.state + SKIP, YES);
+        atomicMin(a.state + FIRST_BAD, first);
         atomicOr(a.skip_dense, 1u);
         atomicOr(a.skip_sparse, 1u);
     }
@@ -48,7 +55,12 @@ extern "C" __global__ void adjust_scale(const AdjustArgs a) {
     const bool skipped = state[SKIP] != 0.0f;
     float scale = state[SCALE], good = state[GOOD_STEPS] + 1.0f;
     state[WAS_SKIPPED] = state[SKIP];
-    state[WAS_SMALLEST] = skipped && scale <= SMALLEST ? 1.0f : 0.0f;
+    const bool is_smallest = skipped && scale <= SMALLEST;
+    state[WAS_SMALLEST] = is_smallest ? 1.0f : 0.0f;
+    if (!is_smallest) {
+        // Bits, and no float's copy: they are those of a NaN.
+        reinterpret_cast<u32 *>(state)[FIRST_BAD] = NO_QUAD;
+    }
     if (skipped) {
         state[NUM_SKIPPED] = fminf(state[NUM_SKIPPED] + 1.0f, LARGEST_COUNT);
         scale = fmaxf(scale * 0.5f, SMALLEST);

@@ -41,7 +41,7 @@ use headlong_device::cuda::DeviceStep;
 use headlong_device::{Arena, Device, Mat, Stream};
 
 /// Numbers in the state: scale, 1 / scale, steps since it changed, steps skipped, whether this step is to be skipped, whether the last one
-/// was, whether it was at the smallest scale.
+/// was, whether it was at the smallest scale; then, as bits, which quad of the dense gradients is the first that is not finite.
 pub const STATE_LEN: usize = 8;
 
 /// The smallest scale: what overflows there is no matter of scale.
@@ -58,6 +58,10 @@ const NUM_SKIPPED: usize = 3;
 const SKIP: usize = 4;
 const WAS_SKIPPED: usize = 5;
 const WAS_SMALLEST: usize = 6;
+const FIRST_BAD: usize = 7;
+
+/// The bits where no gradient of a dense parameter was found.
+const NO_QUAD: u32 = u32::MAX;
 
 /// Counts are f32: they stop where it has no next integer.
 const LARGEST_COUNT: f32 = 16_777_216.0;
@@ -86,12 +90,21 @@ pub struct ScaleState {
     pub was_skipped: bool,
     /// Whether it was skipped at [`SMALLEST`], from where there is nowhere to go.
     pub was_smallest: bool,
+    /// The first four dense gradients of which one was not finite, counted in fours, where [`Self::was_smallest`].
+    pub first_bad: Option<u32>,
 }
 
 impl ScaleState {
     /// Before the first step.
     pub fn first(scale: f32) -> Self {
-        Self { scale, good_steps: 0, num_skipped: 0, was_skipped: false, was_smallest: false }
+        Self {
+            scale,
+            good_steps: 0,
+            num_skipped: 0,
+            was_skipped: false,
+            was_smallest: false,
+            first_bad: None,
+        }
     }
 
     /// From the numbers of a state.
@@ -102,6 +115,7 @@ impl ScaleState {
             num_skipped: state[NUM_SKIPPED] as u32,
             was_skipped: state[WAS_SKIPPED] != 0.0,
             was_smallest: state[WAS_SMALLEST] != 0.0,
+            first_bad: Some(state[FIRST_BAD].to_bits()).filter(|&quad| quad != NO_QUAD),
         }
     }
 
@@ -111,6 +125,7 @@ impl ScaleState {
         (state[GOOD_STEPS], state[NUM_SKIPPED]) = (self.good_steps as f32, self.num_skipped as f32);
         (state[WAS_SKIPPED], state[WAS_SMALLEST]) =
             (f32::from(u8::from(self.was_skipped)), f32::from(u8::from(self.was_smallest)));
+        state[FIRST_BAD] = f32::from_bits(self.first_bad.unwrap_or(NO_QUAD));
         state
     }
 }

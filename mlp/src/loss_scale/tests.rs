@@ -54,11 +54,13 @@ const STEP: Step = Step { learning_rate: 0.5, number: 1 };
 
 /// The rule, written out.
 fn expected(state: &ScaleState, skipped: bool) -> ScaleState {
-    let mut next = ScaleState { was_skipped: skipped, was_smallest: false, ..*state };
+    let mut next = ScaleState { was_skipped: skipped, was_smallest: false, first_bad: None, ..*state };
     if skipped {
         next.num_skipped += 1;
         next.good_steps = 0;
         next.was_smallest = state.scale == SMALLEST;
+        // The third of the gradients below.
+        next.first_bad = next.was_smallest.then_some(0);
         next.scale = if state.scale == SMALLEST { SMALLEST } else { state.scale / 2.0 };
     } else if state.good_steps + 1 == INTERVAL {
         next.good_steps = 0;

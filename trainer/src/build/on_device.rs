@@ -28,6 +28,8 @@ pub(super) struct Staging {
     sums: Mutex<Pinned>,
     /// The state of the loss scale behind the step.
     scaling: Mutex<Pinned>,
+    /// What the step has found that is not finite.
+    found: Mutex<Pinned>,
     /// Behind everything that was enqueued with this slot as the batch of now.
     ended: Event,
 }
@@ -46,6 +48,7 @@ impl Staging {
             rates: pinned(2 * RATES_BYTES)?,
             sums: pinned(blocks * 2 * 4)?,
             scaling: pinned(STATE_LEN * 4)?,
+            found: pinned(8)?,
             ended: Event::new(device).map_err(refused)?,
         })
     }
@@ -186,11 +189,12 @@ impl Model {
         }
     }
 
-    /// Brings the step's loss sums to the host, and where the loss scale stands.
+    /// Brings the step's loss sums to the host, what is not finite, and where the loss scale stands.
     pub(crate) fn fetch_sums(&self, stream: &Stream, slot: &BatchSlot) {
         let sums = lock(&slot.staging().sums);
         let bytes = self.loss_sums.rows() * 2 * 4;
         stream.cuda_body().copy_to_host(&sums, 0..bytes, self.loss_sums.device_ptr());
+        stream.cuda_body().copy_to_host(&lock(&slot.staging().found), 0..8, self.record.device_ptr());
         if let Some(scale) = &self.loss_scale {
             let scaling = lock(&slot.staging().scaling);
             stream.cuda_body().copy_to_host(&scaling, 0..STATE_LEN * 4, scale.state.device_ptr());
@@ -216,6 +220,11 @@ impl Model {
     /// The state of the loss scale behind the step over the batch of a slot that was waited for.
     pub(super) fn scaling_of(&self, slot: &BatchSlot) -> ScaleState {
         ScaleState::of(lock(&slot.staging().scaling).as_slice::<f32>())
+    }
+
+    /// What the step over the batch of a slot has found that is not finite.
+    pub(super) fn record_of(&self, slot: &BatchSlot) -> u64 {
+        lock(&slot.staging().found).as_slice::<u64>()[0]
     }
 
     /// Takes this rank's share of `incoming` into a slot of the host.

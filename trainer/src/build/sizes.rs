@@ -20,6 +20,8 @@ pub(super) struct SlotIds {
     pub(super) leading: Leading,
     /// The state of the loss scale.
     pub(super) loss_scale: Option<SlotId>,
+    /// Where the first step stopped being numbers.
+    pub(super) record: SlotId,
     pub(super) batches: [(SlotId, SlotId); 3],
 }
 
@@ -102,8 +104,10 @@ impl Sizes {
         let bottom_out =
             ["bottom_out", "d_bottom_out"].map(|name| typed(name, self.between, self.micro, self.dim));
         let top_in = ["top_in", "d_top_in"].map(|name| typed(name, self.between, self.micro, top_in));
+        let record = typed("record", DType::U64, 1, 1);
         let mut matrix = |name: &str, rows, cols| typed(name, DType::F32, rows, cols);
         SlotIds {
+            record,
             bottom_out,
             top_in,
             vectors: [matrix("vectors", self.largest, width), matrix("d_vectors", self.step, width)],
