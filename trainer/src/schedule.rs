@@ -22,6 +22,7 @@
 mod by_node;
 mod by_slot;
 mod call;
+mod on_device;
 mod scaled;
 
 pub use call::Call;
@@ -43,6 +44,7 @@ use headlong_mlp::linear::Activation;
 use headlong_mlp::loss::LossArgs;
 use headlong_mlp::mlp::MlpBackwardArgs;
 use headlong_mlp::optim::{self, StepArgs};
+use on_device::{copy_learning_rates, fetch_losses, find_non_finite};
 use scaled::{adjust_loss_scale, check_gradients};
 
 /// One training step.
@@ -140,10 +142,7 @@ pub const TRAINING: &[Stage] = &[
         Once,
         OnDevice,
         &["loss", "all_reduce_and_update_frequent"],
-        |model, stream, call| {
-            model.find_non_finite(stream, call);
-            Ok(())
-        },
+        find_non_finite,
     ),
     stage(
         "fetch_losses",
@@ -261,18 +260,6 @@ fn pool(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
         model.tables.pool(stream, &BatchIds(&batch), &route, first(received.data(), requests), &vectors)
     };
     pooled.map_err(|error| failed("the vectors of a batch cannot be looked up", error))
-}
-
-/// Learning rates and number of the step, to where the device's optimisers read them.
-fn copy_learning_rates(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
-    model.copy_rates(stream, call.now);
-    Ok(())
-}
-
-/// The loss sums of the step, to where the host will read them.
-fn fetch_losses(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
-    model.fetch_sums(stream, call.now);
-    Ok(())
 }
 
 fn copy_next(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
