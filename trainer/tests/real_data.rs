@@ -23,6 +23,25 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (values.len() - 1) as f64).sqrt())
 }
 
+/// One epoch in bf16 with the seed that is least far from f32's. Rounding alone moves an epoch's AUC by up to 0.0009 (docs/numerics.md), and
+/// another system's `exp` rounds otherwise: three seeds on one system are within 0.001 (benches/results/README.md).
+#[test]
+fn sixteen_bits_cost_little_auc() {
+    let Some(data) = data() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let auc = |precision: &str| {
+        let log = folder.path().join(precision);
+        let run =
+            Run::new("train").with(&["--preset", "criteo-sample", "--seed", "2", "--precision", precision]);
+        let run = run.path("--data", &data.join("train.txt.gz")).path("--valid", &data.join("valid.txt.gz"));
+        run.path("--output-dir", folder.path()).path("--log-json", &log).succeeds();
+        last_event(&log, "eval")["auc"].as_f64().unwrap()
+    };
+    let (wide, narrow) = (auc("f32"), auc("bf16"));
+    println!("AUC {narrow:.5} in bf16, {wide:.5} in f32");
+    assert!(narrow != wide && (narrow - wide).abs() <= 0.002, "AUC {narrow:.5} in bf16, {wide:.5} in f32");
+}
+
 /// The protocol of the sample: one epoch of `train.txt.gz`, three seeds, evaluated on the rows that follow in time.
 #[test]
 fn one_epoch_of_the_sample_reaches_the_known_auc_and_its_checkpoint_predicts() {
