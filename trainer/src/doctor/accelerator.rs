@@ -1,15 +1,16 @@
 //! What `headlong doctor` says of CUDA: the driver, its devices, and the libraries beside it.
 
 use super::Finding;
+use super::system::System;
 use crate::report::bytes;
 use headlong_device::cuda::{Found, Library, Probe, ProbedDevice, SEARCH_VARIABLE};
 use std::path::Path;
 
 /// The findings on CUDA, of the system under `root` and what was found when libraries were opened.
-pub(super) fn findings(root: &Path, probe: &Probe) -> Vec<Finding> {
-    let mut findings = vec![driver(root, probe)];
+pub(super) fn findings(system: &System, probe: &Probe) -> Vec<Finding> {
+    let mut findings = vec![driver(system.root(), probe)];
     findings.extend(probe.devices.iter().map(device));
-    findings.extend([nvrtc(probe), cublaslt(probe), nccl(probe)]);
+    findings.extend([nvrtc(probe), cublaslt(probe), nccl(system, probe)]);
     findings
 }
 
@@ -91,12 +92,17 @@ fn cublaslt(probe: &Probe) -> Finding {
     }
 }
 
-fn nccl(probe: &Probe) -> Finding {
-    let found = file(probe, Library::Nccl);
-    match (found, probe.devices.len()) {
-        (Some(file), _) => Finding::ok("NCCL", file),
-        (None, 0 | 1) => Finding::ok("NCCL", "absent; needed between several GPUs"),
-        (None, _) => Finding::warn(
+fn nccl(system: &System, probe: &Probe) -> Finding {
+    match (&system.nccl, probe.devices.len()) {
+        (Ok(found), _) => Finding::ok("NCCL", found),
+        (Err(reason), 1..) if file(probe, Library::Nccl).is_some() => Finding::warn(
+            "NCCL",
+            reason,
+            "devices of several processes cannot be joined",
+            "pip install --upgrade nvidia-nccl-cu13",
+        ),
+        (Err(_), 0 | 1) => Finding::ok("NCCL", "absent; needed between several GPUs"),
+        (Err(_), _) => Finding::warn(
             "NCCL",
             "no libnccl.so.2",
             "devices exchange through the host's memory, which is slower",
@@ -169,10 +175,11 @@ mod tests {
 
     #[test]
     fn libraries_are_missed_only_where_a_device_needs_them() {
-        let root = Path::new("/");
-        let all = findings(root, &probe(&[], vec![]));
+        let root = tempfile::tempdir().unwrap();
+        let system = &System::at(root.path());
+        let all = findings(system, &probe(&[], vec![]));
         assert!(all[1..].iter().all(|finding| finding.status == Status::Ok));
-        let one = findings(root, &probe(&[Library::Driver], vec![a_device("NVIDIA H200", false)]));
+        let one = findings(system, &probe(&[Library::Driver], vec![a_device("NVIDIA H200", false)]));
         let warned: Vec<&str> =
             one.iter().filter(|finding| finding.status == Status::Warn).map(|finding| finding.name).collect();
         assert_eq!(warned, ["NVRTC", "cuBLASLt"]);

@@ -1,6 +1,7 @@
 //! The single checks of `headlong doctor`.
 
-use super::{Finding, accelerator};
+use super::system::System;
+use super::{Finding, accelerator, environment, gpu, host, interfaces, memory as shared, rdma, topology};
 use crate::machine;
 use crate::report::{bytes, count};
 use headlong_device::vector::{Isa, isa};
@@ -15,8 +16,9 @@ const KAGGLE_MEMORY_BYTES: u64 = 3 << 30;
 /// Below this much disk checkpoints of small models alone fit.
 const SMALL_DISK_BYTES: u64 = 2 << 30;
 
-/// Every check, of the system under `root` and of the disk that holds `folder`.
-pub(super) fn all(root: &Path, folder: &Path) -> Vec<Finding> {
+/// Every check, of `system` and of the disk that holds `folder`.
+pub(super) fn all(system: &System, folder: &Path) -> Vec<Finding> {
+    let root = system.root();
     let mut findings = vec![
         processor(root),
         instructions(isa()),
@@ -25,8 +27,14 @@ pub(super) fn all(root: &Path, folder: &Path) -> Vec<Finding> {
         disk(folder),
         open_files(),
     ];
-    findings.extend(accelerator::findings(root, &headlong_device::cuda::probe()));
-    findings.push(network(root));
+    findings.extend(host::findings(system));
+    findings.extend(accelerator::findings(system, &headlong_device::cuda::probe()));
+    findings.extend(gpu::findings(system));
+    findings.extend(topology::findings(system));
+    findings.extend(rdma::findings(system));
+    findings.extend(interfaces::findings(system));
+    findings.extend(shared::findings(system));
+    findings.extend(environment::findings(system));
     findings
 }
 
@@ -146,19 +154,8 @@ fn open_files() -> Finding {
     }
 }
 
-fn network(root: &Path) -> Finding {
-    let library = find_library(root, "libibverbs.so.1");
-    let devices = std::fs::read_dir(root.join("sys/class/infiniband")).map_or(0, Iterator::count);
-    let found = match (library, devices) {
-        (_, 0) => "no RDMA device".to_owned(),
-        (Some(path), n) => format!("{n} RDMA devices, {}", path.display()),
-        (None, n) => format!("{n} RDMA devices, libibverbs.so.1 absent"),
-    };
-    Finding::ok("verbs", format!("{found}; not used by this build"))
-}
-
 /// Looks for a library where the loader would, by name; it is not opened.
-fn find_library(root: &Path, name: &str) -> Option<PathBuf> {
+pub(super) fn find_library(root: &Path, name: &str) -> Option<PathBuf> {
     let mut folders: Vec<PathBuf> = [
         "lib",
         "lib64",
@@ -214,9 +211,10 @@ mod tests {
         std::fs::create_dir_all(root.path().join("etc/ld.so.conf.d")).unwrap();
         std::fs::write(root.path().join("etc/ld.so.conf.d/rdma.conf"), "# the driver\n/opt/driver\n")
             .unwrap();
-        assert!(network(root.path()).found.contains("no RDMA device"));
+        let network = || rdma::findings(&System::at(root.path()))[0].found.clone();
+        assert!(network().contains("no RDMA device"));
         std::fs::create_dir_all(root.path().join("sys/class/infiniband/mlx5_0")).unwrap();
-        assert!(network(root.path()).found.contains("opt/driver/libibverbs.so.1"));
+        assert!(network().contains("opt/driver/libibverbs.so.1"));
     }
 
     #[test]
@@ -242,7 +240,7 @@ mod tests {
 
     #[test]
     fn this_machine_answers() {
-        let findings = all(Path::new("/"), Path::new("."));
+        let findings = all(&System::this(), Path::new("."));
         assert!(findings.iter().any(|finding| finding.name == "processor"));
         assert!(findings.iter().all(|finding| finding.status == Status::Ok || !finding.fix.is_empty()));
     }

@@ -1,18 +1,32 @@
 //! `headlong doctor`: what this machine has, what is missing, what follows from it and what to do about it.
 //!
-//! Facts come from `/proc` and `/sys`; CUDA's libraries are opened and asked, but no device is taken.
+//! Facts come from `/proc` and `/sys`; CUDA's libraries, NCCL and `nvidia-smi` are asked, but no device is taken and nothing
+//! is changed. As one of several ranks it also says what differs between them ([`peers`]).
 
 mod accelerator;
+#[cfg(test)]
+mod cases;
 mod checks;
+mod environment;
+mod gpu;
+mod host;
+mod interfaces;
+mod memory;
+mod peers;
+mod rdma;
+mod system;
+mod topology;
 
 use crate::cli::JsonOutput;
 use crate::error::{Error, Result};
 use crate::output;
-use serde::Serialize;
+use headlong_comm::launcher_env;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
+use system::System;
 
 /// How a finding is to be taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Status {
     /// Nothing to do.
@@ -57,19 +71,32 @@ impl Finding {
     }
 }
 
-/// Prints every finding.
+/// Prints every finding; as one of several ranks, rank 0 prints those of all.
 ///
 /// # Errors
-/// [`Error::Failed`] where a finding says FAIL.
+/// [`Error::Failed`] where a finding says FAIL, on the rank that prints it; ranks that do not come.
 pub fn run(json: &JsonOutput) -> Result<()> {
-    let findings = checks::all(Path::new("/"), Path::new("."));
+    let system = System::this();
+    let mut findings = checks::all(&system, Path::new("."));
+    // A launcher's variables that cannot be used are a finding already.
+    if let Ok(Some(launch)) = launcher_env::parse(&system.environment) {
+        let (rank, all) = peers::gather(launch, &peers::statement(&system, &findings))?;
+        if rank != 0 {
+            return Ok(());
+        }
+        findings.extend(peers::compare(rank, &all));
+    }
+    report(json, &findings)
+}
+
+fn report(json: &JsonOutput, findings: &[Finding]) -> Result<()> {
     let failures = findings.iter().filter(|finding| finding.status == Status::Fail).count();
     let document = serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "ok": failures == 0,
         "checks": findings,
     });
-    output::answer(json, &to_text(&findings), &document)?;
+    output::answer(json, &to_text(findings), &document)?;
     match failures {
         0 => Ok(()),
         n => Err(Error::Failed {
@@ -87,10 +114,10 @@ fn to_text(findings: &[Finding]) -> String {
             Status::Warn => "WARN",
             Status::Fail => "FAIL",
         };
-        text.push_str(&format!("{status}  {:<12} {}\n", finding.name, finding.found));
+        text.push_str(&format!("{status}  {:<14} {}\n", finding.name, finding.found));
         for (label, line) in [("so", &finding.consequence), ("fix", &finding.fix)] {
             if !line.is_empty() {
-                text.push_str(&format!("{:19}{label}: {line}\n", ""));
+                text.push_str(&format!("{:21}{label}: {line}\n", ""));
             }
         }
     }

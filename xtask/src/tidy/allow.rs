@@ -131,6 +131,7 @@ pub const ENVIRONMENT_READERS: &[Exception] = &[
     only("device/tests/conformance.rs", "tests that run themselves again in a process of their own"),
     only("device/src/cuda/nvtx.rs", "a profiler says there which library listens; no result depends on it"),
     only("device/src/cuda/testing.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
+    only("trainer/src/doctor/environment.rs", "`headlong doctor` says what is set; no result depends on it"),
     only("xtask/src/require.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
     only("comm/src/transport/verbs/sys/library.rs", "where libibverbs is; no result depends on it"),
     always("comm/src/launcher_env.rs", "torchrun, mpirun, srun and Kubernetes say rank and address there"),

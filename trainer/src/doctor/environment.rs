@@ -1,0 +1,103 @@
+//! Variables that decide who a process is, or what NCCL does: leftovers, contradictions, typing errors.
+
+use super::Finding;
+use super::system::System;
+use headlong_comm::launcher_env;
+use std::collections::BTreeMap;
+
+/// Every variable of ours.
+pub(super) const OURS: [&str; 11] = [
+    "HEADLONG_CUDA_LIBS",
+    "HEADLONG_JOB",
+    "HEADLONG_LAUNCHER_PID",
+    "HEADLONG_LOCAL_RANK",
+    "HEADLONG_LOCAL_SIZE",
+    "HEADLONG_MASTER_ADDR",
+    "HEADLONG_MASTER_PORT",
+    "HEADLONG_RANK",
+    "HEADLONG_SECRET",
+    "HEADLONG_SECRET_FILE",
+    "HEADLONG_WORLD_SIZE",
+];
+
+/// Variables of NCCL that take something away: name, value that does (empty: any), what follows.
+const NCCL: [(&str, &str, &str); 9] = [
+    ("NCCL_IB_DISABLE", "1", "NCCL does not use the RDMA devices, and takes TCP"),
+    ("NCCL_P2P_DISABLE", "1", "GPUs of a machine do not reach each other's memory, and go through the host"),
+    ("NCCL_SHM_DISABLE", "1", "GPUs of a machine that cannot reach each other go through the network"),
+    ("NCCL_NET", "Socket", "NCCL does not use the RDMA devices, and takes TCP"),
+    (
+        "NCCL_ALGO",
+        "",
+        "one algorithm is forced, also where NCCL knows a faster one; comm.nccl.* may have no effect",
+    ),
+    ("NCCL_PROTO", "", "one protocol is forced, also where NCCL knows a faster one"),
+    ("NCCL_SOCKET_IFNAME", "lo", "ranks of other machines cannot be reached"),
+    ("NCCL_LAUNCH_MODE", "GROUP", "several communicators of a process may wait for each other for ever"),
+    ("NCCL_BLOCKING_WAIT", "", "is PyTorch's and means nothing here"),
+];
+
+/// The variables of this process that are text.
+pub(super) fn read() -> BTreeMap<String, String> {
+    let all = std::env::vars_os();
+    all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+}
+
+pub(super) fn findings(system: &System) -> Vec<Finding> {
+    let mut findings = unknown(system);
+    findings.extend(nccl(system));
+    findings.push(launcher(system));
+    findings
+}
+
+/// A variable with our name that nobody reads.
+fn unknown(system: &System) -> Vec<Finding> {
+    let ours = |name: &&String| name.starts_with("HEADLONG_") && !OURS.contains(&name.as_str());
+    let finding = |name: &String| {
+        let nearest = OURS.iter().min_by_key(|known| strsim::damerau_levenshtein(known, name));
+        Finding::warn(
+            "environment",
+            format!("{name} is set, but nothing reads it"),
+            "it has no effect; a setting may be missing where it was meant",
+            &format!("unset {name}, or write {}", nearest.unwrap_or(&"it otherwise")),
+        )
+    };
+    system.environment.keys().filter(ours).map(finding).collect()
+}
+
+fn nccl(system: &System) -> Vec<Finding> {
+    let is_set = |name: &str, value: &str| {
+        system.environment.get(name).is_some_and(|set| value.is_empty() || set.eq_ignore_ascii_case(value))
+    };
+    let set = NCCL.iter().filter(|(name, value, _)| is_set(name, value));
+    set.map(|(name, _, consequence)| {
+        let value = &system.environment[*name];
+        Finding::warn("environment", format!("{name}={value}"), consequence, &format!("unset {name}"))
+    })
+    .collect()
+}
+
+fn launcher(system: &System) -> Finding {
+    match launcher_env::parse(&system.environment) {
+        Ok(None) => Finding::ok("launcher", "none: this process is alone"),
+        Ok(Some(launch)) => {
+            let place =
+                format!("{}: rank {} of {}", launch.launcher.name(), launch.rank.0, launch.world_size);
+            match launch.remarks.is_empty() {
+                true => Finding::ok("launcher", place),
+                false => Finding::warn(
+                    "launcher",
+                    format!("{place}; {}", launch.remarks.join("; ")),
+                    "the process may take another place than was meant",
+                    "start from a clean shell, or unset the variables of the launcher that is not used",
+                ),
+            }
+        }
+        Err(error) => Finding::fail(
+            "launcher",
+            error.to_string(),
+            "no command that trains starts in this shell",
+            "unset the variables, or set the missing one",
+        ),
+    }
+}
