@@ -83,12 +83,17 @@ impl FrameReader {
         while self.ended.is_none() && self.bytes.len() < MAX_FRAME + 4 {
             match rustix::net::recv(stream, &mut room, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => self.ended = Some("its control connection closed without a goodbye".into()),
-                Ok((received, _)) => self.bytes.extend_from_slice(&room[..received]),
+                Ok((received, _)) => self.push(&room[..received]),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error) => self.ended = Some(format!("its control connection broke: {error}")),
             }
         }
+    }
+
+    /// Takes what has come by another way.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// The next whole frame.
