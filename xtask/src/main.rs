@@ -33,7 +33,8 @@ cargo xtask COMMAND
   kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, no spills
   gpu-bundle                     gathers what a machine with a GPU has to run in target/gpu-bundle
   rxe [--full] [--steps N]       verbs over Soft-RoCE in an emulated machine; --full: 10,000 steps, two guests, log kept
-  soak                           the long tests (200 kills); keeps benches/results/soak-DATE.log
+  soak [--only NAME]             the long tests (200 kills, an epoch on 1 to 8 software devices: hours); keeps
+                                 benches/results/soak-DATE.log
 
 REQUIRE=NAME[,NAME...] turns the skip of that name into a failure: nextest, cargo-deny, advisories,
 data, python, fuzz, aarch64, cuda, hostcuda, nvrtc, rxe.
@@ -65,7 +66,8 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
         ("kernels", []) => cuda::kernels::run(&root, &target_folder(&root)?),
         ("gpu-bundle", []) => cuda::bundle::run(&root, &target_folder(&root)?),
         ("rxe", options) => rxe::run(&root, &target_folder(&root)?, options),
-        ("soak", []) => soak::run(&root),
+        ("soak", []) => soak::run(&root, &target_folder(&root)?, None),
+        ("soak", ["--only", name]) => soak::run(&root, &target_folder(&root)?, Some(name)),
         ("help" | "--help" | "-h", _) => {
             print!("{HELP}");
             Ok(true)

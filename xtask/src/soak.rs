@@ -4,8 +4,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
+use crate::cuda::Had;
+use crate::cuda::softcuda::{self, Sanitizer};
 use crate::process::{self, cargo};
 
 /// One long test: it is `#[ignore]`d in the package's test file and called here by name.
@@ -15,14 +17,31 @@ struct LongTest {
     name: &'static str,
 }
 
-const LONG_TESTS: &[LongTest] = &[LongTest { package: "headlong", file: "kill", name: "soak_200" }];
+const LONG_TESTS: &[LongTest] = &[
+    LongTest { package: "headlong", file: "kill", name: "soak_200" },
+    LongTest { package: "headlong", file: "cuda_epoch", name: "soak_cuda_epoch" },
+];
 
-/// Runs every long test and keeps their output as `benches/results/soak-DATE.log`.
-pub fn run(root: &Path) -> Result<bool> {
+/// Runs the long tests whose names hold `only`, all of them without it, and keeps their output as `benches/results/soak-DATE.log`.
+/// With `only`, the name of the log ends in it. Tests of CUDA run on the software device, where it can be built.
+///
+/// # Errors
+/// No test of that name; a log that cannot be written.
+pub fn run(root: &Path, target: &Path, only: Option<&str>) -> Result<bool> {
+    let chosen = |test: &&LongTest| only.is_none_or(|only| test.name.contains(only));
+    ensure!(
+        LONG_TESTS.iter().any(|test| chosen(&test)),
+        "no long test has `{}` in its name",
+        only.unwrap_or("")
+    );
+    let device = softcuda::build(root, target, Sanitizer::None)?;
+    if let Had::Not(reason) = &device {
+        println!("soak: no software device, because {reason}");
+    }
     let date = today()?;
     let mut lines = about_this_machine("cargo xtask soak", root);
     let mut passed = true;
-    for test in LONG_TESTS {
+    for test in LONG_TESTS.iter().filter(chosen) {
         let started = Instant::now();
         let arguments = [
             "test",
@@ -37,7 +56,11 @@ pub fn run(root: &Path) -> Result<bool> {
             "--nocapture",
             test.name,
         ];
-        let finished = process::read(cargo(&arguments, root), |_| true)?;
+        let mut command = cargo(&arguments, root);
+        if let Had::Here(device) = &device {
+            command.env("HEADLONG_CUDA_LIBS", device).env("SOFTCUDA_DEVICES", softcuda::DEVICES);
+        }
+        let finished = process::read(command, |_| true)?;
         // A name that matches nothing passes with "0 passed": that is a failure of this list.
         let ran = finished.lines.iter().any(|line| line.starts_with("test result: ok. 1 passed"));
         passed &= finished.success && ran;
@@ -46,7 +69,8 @@ pub fn run(root: &Path) -> Result<bool> {
         let verdict = if finished.success && ran { "passed" } else { "FAILED" };
         lines.push(format!("{}: {verdict} in {:.0} s", test.name, started.elapsed().as_secs_f64()));
     }
-    let log = root.join(format!("benches/results/soak-{date}.log"));
+    let part = only.map_or(String::new(), |only| format!("-{only}"));
+    let log = root.join(format!("benches/results/soak-{date}{part}.log"));
     process::write_lines(&log, &lines)?;
     println!("soak: {}; log kept in {}", if passed { "passed" } else { "FAILED" }, log.display());
     Ok(passed)

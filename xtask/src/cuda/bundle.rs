@@ -20,6 +20,8 @@ const PACKAGES: &[&str] =
     &["headlong-device", "headlong-embedding", "headlong-mlp", "headlong-comm", "nccl-rs", "headlong"];
 /// Tests that start programs of the folder they were built in: they cannot travel.
 const STAYS_HERE: &[&str] = &["cuda_run", "device_cuda_processes"];
+/// What runs the same shapes in PyTorch, where the machine has it: from `benches/peers`.
+const PEERS: &[&str] = &["common.py", "gpu_peer.py", "gpu_compare.py"];
 /// What runs the bundle.
 const RUN: &str = include_str!("bundle_run.sh");
 
@@ -32,7 +34,7 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
     }
-    for part in ["tests", "kernels"] {
+    for part in ["tests", "kernels", "peers"] {
         fs::create_dir_all(folder.join(part)).with_context(|| folder.display().to_string())?;
     }
     let build = ["build", "--release", "--quiet", "-p", "headlong", "-p", "headlong-benches"];
@@ -47,6 +49,10 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
         kernels::build(root, &compiler, ARCHITECTURE, &folder.join("kernels"))?,
         "some kernel does not compile"
     );
+    for script in PEERS {
+        let from = root.join("benches/peers").join(script);
+        fs::copy(&from, folder.join("peers").join(script)).with_context(|| from.display().to_string())?;
+    }
     let script = folder.join("run.sh");
     fs::write(&script, RUN).with_context(|| script.display().to_string())?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
@@ -120,6 +126,23 @@ mod tests {
         };
         assert_eq!(file_name(&program("mlp", "headlong_mlp", "headlong_mlp-1234")), "mlp-unit");
         assert_eq!(file_name(&program("device", "conformance", "conformance-1234")), "device-conformance");
+    }
+
+    /// What is copied is there, and python can read it.
+    #[test]
+    fn the_peers_scripts_are_programs() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/peers");
+        for script in PEERS {
+            let text = fs::read_to_string(folder.join(script)).unwrap();
+            let parsed = Command::new("python3")
+                .args(["-c", "import ast, sys; ast.parse(sys.argv[1])", &text])
+                .status();
+            match parsed {
+                Ok(parsed) => assert!(parsed.success(), "{script}"),
+                Err(error) => println!("skipped, because python3 does not start: {error}"),
+            }
+        }
+        assert!(RUN.contains("peers/gpu_compare.py"));
     }
 
     #[test]

@@ -1,15 +1,16 @@
 #!/bin/sh
 # Runs what cannot be tested without a GPU, on a machine with one, in the order in which a failure says most:
-# conformance, op tests, equality of whole runs, sanitizers, benches. Nothing is installed.
+# conformance, op tests, equality of whole runs, sanitizers, benches, PyTorch beside ours. Nothing is installed.
 #
 #   ./run.sh [OUT] [STAGE...]     OUT (default ./out) keeps a log for each stage; without STAGE: all of them
 #
 # Needs: an NVIDIA driver; NVRTC and cuBLASLt of CUDA 13 (a toolkit, or the wheels that PyTorch brings along), because tests
-# compile small kernels of their own; compute-sanitizer for the stage `sanitizers`, else that stage says that it is skipped.
+# compile small kernels of their own; compute-sanitizer for the stage `sanitizers`, else that stage says that it is skipped; for the
+# stage `peers` a python with PyTorch 2.11 for CUDA 13 (PYTHON, python3 unless set), likewise.
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/out}
 [ $# -gt 0 ] && shift
-stages=${*:-"doctor conformance ops equality replays sanitizers benches"}
+stages=${*:-"doctor conformance ops equality replays sanitizers benches peers"}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 # Compiled kernels stay with the logs; a software device that the environment names is not a GPU.
@@ -94,6 +95,19 @@ for stage in $stages; do
                     --schedule $schedule --batch-size $batch --seconds 10 --json
             done
         done
+        ;;
+    peers)
+        # PyTorch and ours on the same card, in turn; the full tables take 96 GB, the small ones 2.6.
+        python=${PYTHON:-python3}
+        if ! "$python" -c 'import torch; assert torch.cuda.is_available()' >>"$out/peers.log" 2>&1; then
+            echo "peers: skipped, because $python has no PyTorch that sees the GPU: set PYTHON"
+            continue
+        fi
+        for cap in 648000 40000000; do
+            run peers 3600 "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --shape C1 --row-cap $cap \
+                --batch-size 512 6912 65536 --rounds 3 --seconds 5
+        done
+        grep ratio "$out/peers.log"
         ;;
     *) echo "$stage: no such stage" && failed="$failed $stage" ;;
     esac

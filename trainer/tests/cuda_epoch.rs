@@ -1,0 +1,84 @@
+//! The full epoch on CUDA devices, captured, beside the processor's: what is learnt there is the same. Hours on the software device:
+//! `cargo xtask soak` runs it and keeps what it prints. A part of the epoch runs by hand:
+//! `HEADLONG_CUDA_LIBS=… cargo test --release -p headlong --test cuda_epoch -- --ignored --nocapture short`.
+
+#![cfg(test)]
+
+mod run_support;
+
+use headlong_device::cuda::CudaDevice;
+use headlong_device::cuda::testing::device;
+use run_support::{Run, last_event};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Of two means over the same seeds: rounding alone moves one epoch's AUC by up to 0.0009 (docs/numerics.md).
+const WITHIN: f64 = 0.0015;
+
+fn data() -> Option<PathBuf> {
+    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo"));
+    if folder.join("train.txt.gz").exists() {
+        return Some(folder);
+    }
+    println!("skipped, because {} is absent", folder.display());
+    None
+}
+
+/// AUC on the rows that follow in time, of one epoch or its first steps.
+fn auc(data: &Path, seed: u64, more: &[&str]) -> f64 {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log.json");
+    let run = Run::new("train").with(&["--preset", "criteo-sample", "--seed", &seed.to_string()]).with(more);
+    let run = run.path("--data", &data.join("train.txt.gz")).path("--valid", &data.join("valid.txt.gz"));
+    let started = Instant::now();
+    run.path("--output-dir", folder.path()).path("--log-json", &log).succeeds();
+    let auc = last_event(&log, "eval")["auc"].as_f64().unwrap();
+    println!("seed {seed}, {more:?}: AUC {auc:.5} in {:.0} s", started.elapsed().as_secs_f64());
+    auc
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// One device with several seeds, then more devices with the first of them.
+fn check(seeds: &[u64], devices: &[usize], more: &[&str]) {
+    let (Some(data), Some(device)) = (data(), device()) else { return };
+    println!("on {device}");
+    let on = |device: &str, schedule: &str, ranks: usize, seed: u64| {
+        let ranks = ranks.to_string();
+        let settings = ["--device", device, "--schedule", schedule, "--ranks", &ranks];
+        auc(&data, seed, &[&settings[..], more].concat())
+    };
+    let of = |device: &str, schedule: &str| {
+        let aucs: Vec<f64> = seeds.iter().map(|&seed| on(device, schedule, 1, seed)).collect();
+        println!("{device}: mean AUC {:.5} of {} seeds", mean(&aucs), seeds.len());
+        mean(&aucs)
+    };
+    let cpu = of("cpu", "serial");
+    let cuda = of("cuda", "captured");
+    assert!((cpu - cuda).abs() <= WITHIN, "mean AUC {cuda:.5} on one device, {cpu:.5} on the processor");
+    for &ranks in devices {
+        if CudaDevice::count().unwrap() < ranks as u32 {
+            println!("skipped for {ranks} devices, because there are fewer");
+            continue;
+        }
+        let cpu = on("cpu", "serial", ranks, seeds[0]);
+        let cuda = on("cuda", "captured", ranks, seeds[0]);
+        assert!((cpu - cuda).abs() <= WITHIN, "AUC {cuda:.5} on {ranks} devices, {cpu:.5} on as many ranks");
+    }
+}
+
+/// `cargo xtask soak` runs this and keeps what it prints.
+#[test]
+#[ignore = "hours: cargo xtask soak"]
+fn soak_cuda_epoch() {
+    check(&[1, 2, 3], &[2, 4, 8], &[]);
+}
+
+/// The first steps of the same, on one device and on two.
+#[test]
+#[ignore = "minutes, by hand"]
+fn short_cuda_epoch() {
+    check(&[1], &[2], &["--steps", "30", "--set", "train.batch_size=512"]);
+}
