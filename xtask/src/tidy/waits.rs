@@ -134,7 +134,10 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
         let name = call.method.to_string();
         // What a type calls of its own is a function of this room, and looked at itself.
         let is_own = call.receiver.to_token_stream().to_string() == "self";
-        if !is_own && ENDLESS.contains(&(name.as_str(), call.args.len())) {
+        let has_time = call.args.iter().any(|argument| {
+            words(argument.to_token_stream()).any(|(word, _)| word == "Duration" || CLOCKS.contains(&&*word))
+        });
+        if !is_own && !has_time && ENDLESS.contains(&(name.as_str(), call.args.len())) {
             self.report(&call.method, &format!("`{name}` waits without a time"));
         }
         visit::visit_expr_method_call(self, call);
@@ -210,6 +213,7 @@ mod tests {
             "ready = self.changed.wait_timeout(ready, left);",
             "self.wait(pause);",
             "door.wait(&[], longest);",
+            "completions.wait(Duration::from_millis(150));",
             "receiver.recv_timeout(left);",
             "names.join(\", \");",
             "TcpStream::connect_timeout(&address, patience);",
