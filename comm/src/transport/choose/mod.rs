@@ -193,14 +193,16 @@ fn meet(
         Some(Guest::Away(reason)) => Err(reason.clone()),
         _ => Ok(()),
     };
-    let verdicts = by_node(topology, &tell_all(control, &approached)?);
+    let approached = by_node(topology, &tell_all(control, &approached)?);
     let own = topology.node_of(control.rank());
-    let met = guest.filter(|_| verdicts[own].is_ok()).map(|guest| table.meet(guest));
-    let verdict: Verdict = match &met {
+    let met = guest.filter(|_| approached[own].is_ok()).map(|guest| table.meet(guest));
+    let took: Verdict = match &met {
         Some(Err(reason)) => Err(reason.clone()),
-        _ => verdicts[own].clone(),
+        _ => Ok(()),
     };
-    let verdicts = by_node(topology, &tell_all(control, &verdict)?);
+    let took = by_node(topology, &tell_all(control, &took)?);
+    let verdicts: Vec<Verdict> =
+        approached.into_iter().zip(took).map(|(approached, took)| approached.and(took)).collect();
     let near = met.and_then(std::result::Result::ok).filter(|_| verdicts[own].is_ok());
     Ok((near, verdicts))
 }

@@ -125,10 +125,12 @@ impl<'a> Table<'a> {
         match &self.offers[first.0].socket {
             Err(reason) => Guest::Away(format!("{first}: {reason}")),
             Ok(name) => match visit(name) {
-                Ok(stream) => Guest::Connected(stream),
+                Ok(stream) => match check_peer(&stream, |process| process == self.offers[first.0].process) {
+                    Ok(()) => Guest::Connected(stream),
+                    Err(reason) => Guest::Away(reason),
+                },
                 Err(error) => Guest::Away(format!(
-                    "{} cannot reach the socket of {first} ({error}): are they in different containers or network namespaces?",
-                    self.me()
+                    "it cannot reach the socket of {first} ({error}): are they in different containers or network namespaces?"
                 )),
             },
         }
@@ -202,7 +204,6 @@ impl<'a> Table<'a> {
     fn take(&self, mut stream: &UnixStream) -> Result<Segment, String> {
         let first = self.neighbours()[0];
         let failed = |what: &str| format!("{first} has not handed out the memory of the node: {what}");
-        check_peer(stream, |process| process == self.offers[first.0].process)?;
         prepare(stream).map_err(|error| failed(&error.to_string()))?;
         let mut theirs: Nonce = [0; 32];
         stream.read_exact(&mut theirs).map_err(|error| failed(&error.to_string()))?;
