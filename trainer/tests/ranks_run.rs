@@ -36,10 +36,11 @@ fn processes_train_the_weights_of_threads_whatever_carries_their_payload() {
     let place = Place::new("rows.txt");
     let train =
         place.train().with(&["--set", "sum_blocks=4", "--optimizer", "adagrad", "--set", "train.steps=16"]);
-    let threads = train.clone().with(&["--ranks", "4"]).succeeds().digest();
+    let train = train.with(&["--ranks", "4"]);
+    let threads = train.clone().succeeds().digest();
     for (transport, per_node, ways) in [
         ("shm", "0", "ranks 0 to 3: inside the node by shm"),
-        ("auto", "2", "ranks 0 to 3: inside the node by shm, between nodes by tcp"),
+        ("auto", "2", "ranks 0 to 3: inside the node by shm, between nodes by "),
         ("tcp", "0", "ranks 0 to 3: inside the node by tcp (asked for)"),
     ] {
         let run = train.clone().with(&[
