@@ -32,7 +32,9 @@ cargo xtask COMMAND
   softcuda                       builds the software CUDA device into target/softcuda
   kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, no spills
   gpu-bundle                     gathers what a machine with a GPU has to run in target/gpu-bundle
-  rxe [--full] [--steps N]       verbs over Soft-RoCE in an emulated machine; --full: 10,000 steps, two guests, log kept
+  rxe [--full] [--train] [--steps N]
+                                 verbs over Soft-RoCE in an emulated machine; --full: 10,000 steps, two guests, log kept;
+                                 --train: the preset tiny, over verbs as over threads
   soak [--only NAME]             the long tests (200 kills, an epoch on 1 to 8 software devices: hours); keeps
                                  benches/results/soak-DATE.log
 

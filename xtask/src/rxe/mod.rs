@@ -42,11 +42,13 @@ const PROGRAMS: [&str; 2] = ["comm-rxe", "headlong"];
 struct Options {
     steps: u32,
     full: bool,
+    /// `headlong train` over verbs, too.
+    train: bool,
     /// A folder with the guest's programs; none: they are built.
     programs: Option<PathBuf>,
 }
 
-/// `cargo xtask rxe [--full] [--steps N] [--programs FOLDER]`.
+/// `cargo xtask rxe [--full] [--train] [--steps N] [--programs FOLDER]`.
 pub fn run(root: &Path, target: &Path, words: &[&str]) -> Result<bool> {
     let options = parse(words)?;
     let required = Required::from_environment()?;
@@ -68,21 +70,22 @@ pub fn run(root: &Path, target: &Path, words: &[&str]) -> Result<bool> {
 
 /// The step of `cargo xtask ci`.
 pub fn step(root: &Path, target: &Path) -> Result<Outcome> {
-    check(root, target, &Options { steps: STEPS, full: false, programs: None })
+    check(root, target, &Options { steps: STEPS, full: false, train: false, programs: None })
 }
 
 fn parse(words: &[&str]) -> Result<Options> {
-    let mut options = Options { steps: 0, full: false, programs: None };
+    let mut options = Options { steps: 0, full: false, train: false, programs: None };
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         match *word {
             "--full" => options.full = true,
+            "--train" => options.train = true,
             "--steps" => {
                 let number = rest.next().context("--steps needs a number")?;
                 options.steps = number.parse().with_context(|| format!("--steps {number}"))?;
             }
             "--programs" => options.programs = Some(rest.next().context("--programs needs a folder")?.into()),
-            word => bail!("`rxe` takes --full, --steps N and --programs FOLDER, not `{word}`"),
+            word => bail!("`rxe` takes --full, --train, --steps N and --programs FOLDER, not `{word}`"),
         }
     }
     if options.steps == 0 {
@@ -136,7 +139,11 @@ fn check(root: &Path, target: &Path, options: &Options) -> Result<Outcome> {
 fn boots(base: &Path, image: &Path, options: &Options) -> Result<Vec<(String, Verdict)>> {
     // Emulated, a step of random sizes takes tens of milliseconds, on a busy machine a few times as long.
     let limit = Duration::from_secs(300) + Duration::from_millis(300) * options.steps;
-    let boot = |script: &str| Boot::new(base, image, script, limit).with("rxe_steps", options.steps);
+    let boot = |script: &str| {
+        Boot::new(base, image, script, limit)
+            .with("rxe_steps", options.steps)
+            .with("rxe_train", u8::from(options.train))
+    };
     let mut verdicts = vec![("two devices".to_owned(), machine::run(&boot("two-devices.sh"))?)];
     if options.full {
         let [first, second] = machine::run_pair(&boot("two-guests.sh"), &base.join("cable"))?;

@@ -68,7 +68,8 @@ impl End {
         Ok(Self { pair, completions, region, memory, nic, port, gid })
     }
 
-    fn endpoint(&self) -> Endpoint {
+    /// Where a peer finds this end.
+    pub fn endpoint(&self) -> Endpoint {
         let queue_pair = self.pair.number();
         Endpoint { lid: self.port.lid, gid: self.gid.bytes, queue_pair, first_packet: queue_pair & 0xff_ffff }
     }
@@ -89,6 +90,15 @@ impl End {
             reads: 1,
             access: EVERYTHING,
         }
+    }
+
+    /// Connects to one peer.
+    pub fn connect_to(&mut self, peer: &Endpoint, timeout: u8, receiver_retries: u8) -> Result<(), NicError> {
+        let (settings, first_packet) =
+            (self.settings(timeout, receiver_retries), self.endpoint().first_packet);
+        self.pair.init(&settings)?;
+        self.pair.ready_to_receive(&settings, peer)?;
+        self.pair.ready_to_send(&settings, first_packet)
     }
 
     /// Where a peer finds byte `at` of this end's memory.
@@ -170,11 +180,6 @@ impl End {
 /// Connects two ends. `timeout` is the exponent of the time for an answer: an emulated machine needs 18 and more.
 pub fn connect(a: &mut End, b: &mut End, timeout: u8, receiver_retries: u8) -> Result<(), NicError> {
     let (of_a, of_b) = (a.endpoint(), b.endpoint());
-    for (end, own, peer) in [(&mut *a, of_a, of_b), (&mut *b, of_b, of_a)] {
-        let settings = end.settings(timeout, receiver_retries);
-        end.pair.init(&settings)?;
-        end.pair.ready_to_receive(&settings, &peer)?;
-        end.pair.ready_to_send(&settings, own.first_packet)?;
-    }
-    Ok(())
+    a.connect_to(&of_b, timeout, receiver_retries)?;
+    b.connect_to(&of_a, timeout, receiver_retries)
 }

@@ -1,6 +1,8 @@
 //! Jobs of four ranks on two "nodes", one device to a node, with everything that should happen to them.
 
 use crate::rank::{Mischief, RankSettings};
+use headlong_comm::transport::verbs::Signal;
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -19,8 +21,9 @@ type Kind = fn(u32, [&str; 2]) -> Result<(), String>;
 
 /// Runs every kind of job over the two devices.
 pub fn run(steps: u32, devices: [&str; 2]) -> Result<(), String> {
-    let kinds: [(&str, Kind); 3] = [
+    let kinds: [(&str, Kind); 4] = [
         ("all bytes of all-to-all-v arrive, and all-reduces have the bits of local", goes_well),
+        ("the same, a fifth as long, where cards tell by adding to a counter", goes_well_by_atomics),
         ("a rank that is killed in the middle of an exchange is named by all others", killed),
         ("a rank that sends another size than expected ends the job, and all ranks name it", disagrees),
     ];
@@ -39,38 +42,43 @@ pub fn run(steps: u32, devices: [&str; 2]) -> Result<(), String> {
 }
 
 fn goes_well(steps: u32, devices: [&str; 2]) -> Result<(), String> {
-    let mut job = Job::start(devices, RankSettings { steps, mischief: Mischief::None })?;
-    // Rank 0 tells how far they are.
-    let mut out = job.ranks[0].out.take().ok_or("rank 0 has an output")?;
-    for line in (&mut out).lines().map_while(Result::ok) {
-        println!("  {line}");
+    Job::start(devices, RankSettings::good(steps, Signal::Immediate))?.ends_well()
+}
+
+fn goes_well_by_atomics(steps: u32, devices: [&str; 2]) -> Result<(), String> {
+    Job::start(devices, RankSettings::good(steps.div_ceil(5), Signal::Atomic))?.ends_well()
+}
+
+/// The ranks of one of two machines, each with one device; rank 0 is at `host`.
+pub fn run_part(steps: u32, node: usize, host: &str, device: &str) -> Result<(), String> {
+    let settings = RankSettings::good(steps, Signal::Immediate);
+    let mut job = Job { ranks: BTreeMap::new() };
+    for rank in node * RANKS / 2..(node + 1) * RANKS / 2 {
+        job.spawn(rank, host, device, settings)?;
     }
-    for rank in 0..RANKS {
-        let end = job.end(rank)?;
-        if end.code != Some(0) {
-            return Err(format!("rank {rank} ended with {:?}: {}", end.code, end.errors));
-        }
-    }
+    job.ends_well()?;
+    println!("TEST ok   job: the ranks of this machine have exchanged {steps} times with those of the other");
     Ok(())
 }
 
 fn killed(_: u32, devices: [&str; 2]) -> Result<(), String> {
-    let mut job = Job::start(devices, RankSettings { steps: 100_000, mischief: Mischief::None })?;
+    let mut job = Job::start(devices, RankSettings::good(100_000, Signal::Immediate))?;
     job.wait_for_step(CULPRIT, AT)?;
-    job.ranks[CULPRIT].child.kill().map_err(|error| error.to_string())?;
+    job.process(CULPRIT).child.kill().map_err(|error| error.to_string())?;
     job.all_but_the_culprit_name_it("is gone")
 }
 
 fn disagrees(_: u32, devices: [&str; 2]) -> Result<(), String> {
     let mischief = Mischief::WrongSize { rank: CULPRIT, step: AT };
-    let mut job = Job::start(devices, RankSettings { steps: 100_000, mischief })?;
+    let mut job =
+        Job::start(devices, RankSettings { mischief, ..RankSettings::good(100_000, Signal::Immediate) })?;
     job.wait_for_step(CULPRIT, AT)?;
     job.all_but_the_culprit_name_it("not in the same operation")
 }
 
-/// Four processes; all are gone when it is.
+/// Ranks of a job, as processes of this machine; all are gone when it is.
 struct Job {
-    ranks: Vec<Process>,
+    ranks: BTreeMap<usize, Process>,
 }
 
 struct Process {
@@ -86,25 +94,49 @@ struct End {
 
 impl Job {
     fn start(devices: [&str; 2], settings: RankSettings) -> Result<Self, String> {
-        let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut job = Self { ranks: Vec::new() };
+        let mut job = Self { ranks: BTreeMap::new() };
         for rank in 0..RANKS {
-            let mut command = Command::new(&program);
-            command.arg("rank").args(settings.words()).arg(devices[rank * 2 / RANKS]);
-            command.env_clear().env("PATH", "/bin:/sbin:/test");
-            command.env("HEADLONG_RANK", rank.to_string()).env("HEADLONG_WORLD_SIZE", RANKS.to_string());
-            command.env("HEADLONG_MASTER_ADDR", "127.0.0.1").env("HEADLONG_MASTER_PORT", "29600");
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let mut child = command.spawn().map_err(|error| error.to_string())?;
-            let out = child.stdout.take().map(BufReader::new);
-            job.ranks.push(Process { child, out });
+            job.spawn(rank, "127.0.0.1", devices[rank * 2 / RANKS], settings)?;
         }
         Ok(job)
     }
 
+    fn spawn(&mut self, rank: usize, host: &str, device: &str, settings: RankSettings) -> Result<(), String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new(program);
+        command.arg("rank").args(settings.words()).arg(device);
+        command.env_clear().env("PATH", "/bin:/sbin:/test");
+        command.env("HEADLONG_RANK", rank.to_string()).env("HEADLONG_WORLD_SIZE", RANKS.to_string());
+        command.env("HEADLONG_MASTER_ADDR", host).env("HEADLONG_MASTER_PORT", "29600");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        let out = child.stdout.take().map(BufReader::new);
+        self.ranks.insert(rank, Process { child, out });
+        Ok(())
+    }
+
+    /// Shows what the lowest rank prints, and waits for all.
+    fn ends_well(&mut self) -> Result<(), String> {
+        let lowest = self.ranks.values_mut().next().and_then(|process| process.out.take());
+        for line in lowest.into_iter().flat_map(|out| out.lines().map_while(Result::ok)) {
+            println!("  {line}");
+        }
+        for rank in self.ranks.keys().copied().collect::<Vec<_>>() {
+            let end = self.end(rank)?;
+            if end.code != Some(0) {
+                return Err(format!("rank {rank} ended with {:?}: {}", end.code, end.errors));
+            }
+        }
+        Ok(())
+    }
+
+    fn process(&mut self, rank: usize) -> &mut Process {
+        self.ranks.get_mut(&rank).expect("a rank of this machine")
+    }
+
     /// Reads what a rank prints until it is in a step.
     fn wait_for_step(&mut self, rank: usize, step: u32) -> Result<(), String> {
-        let out = self.ranks[rank].out.as_mut().ok_or("its output was read already")?;
+        let out = self.process(rank).out.as_mut().ok_or("its output was read already")?;
         let expected = format!("step {step}");
         let came = out.lines().map_while(Result::ok).any(|line| line == expected);
         if came {
@@ -116,7 +148,7 @@ impl Job {
 
     /// Waits for a rank; what it still prints is not looked at.
     fn end(&mut self, rank: usize) -> Result<End, String> {
-        let Process { child, out } = &mut self.ranks[rank];
+        let Process { child, out } = self.process(rank);
         let (mut rest, mut errors) = (String::new(), String::new());
         if let Some(mut pipe) = out.take() {
             pipe.read_to_string(&mut rest).map_err(|error| error.to_string())?;
@@ -145,7 +177,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        for process in &mut self.ranks {
+        for process in self.ranks.values_mut() {
             let _ = process.child.kill();
             let _ = process.child.wait();
         }

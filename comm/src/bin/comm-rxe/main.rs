@@ -4,6 +4,7 @@
 //! comm-rxe list              every device that libibverbs has
 //! comm-rxe raw DEVICE PEER   all that a card does, from one device to another of this machine
 //! comm-rxe job STEPS DEVICE PEER   jobs of four ranks on two "nodes", each with its device
+//! comm-rxe part STEPS NODE HOST DEVICE   the two ranks of node 0 or 1 of such a job on two machines
 //! ```
 //!
 //! Every check prints a line that begins with `TEST ok` or `TEST FAIL`. Exit code 0 when none failed, 2 for wrong usage.
@@ -18,7 +19,7 @@ use headlong_comm::transport::verbs::sys::Verbs;
 use rank::RankSettings;
 use std::process::ExitCode;
 
-const USAGE: &str = "comm-rxe list | raw DEVICE PEER | job STEPS DEVICE PEER";
+const USAGE: &str = "comm-rxe list | raw DEVICE PEER | job STEPS DEVICE PEER | part STEPS NODE HOST DEVICE";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -29,6 +30,10 @@ fn main() -> ExitCode {
         ["job", steps, device, peer] => match steps.parse() {
             Ok(steps) => job::run(steps, [device, peer]),
             Err(_) => Err(format!("STEPS is a number, not {steps}")),
+        },
+        ["part", steps, node, host, device] => match (steps.parse(), node.parse()) {
+            (Ok(steps), Ok(node @ 0..=1)) => job::run_part(steps, node, host, device),
+            _ => Err(format!("STEPS is a number and NODE 0 or 1, not {steps} and {node}")),
         },
         // What `job` starts.
         ["rank", rest @ ..] => match RankSettings::parse(rest) {

@@ -5,7 +5,7 @@ use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
 use headlong_comm::transport::verbs::sys::Verbs;
-use headlong_comm::transport::verbs::{VerbsNetwork, VerbsSettings};
+use headlong_comm::transport::verbs::{Signal, VerbsNetwork, VerbsSettings};
 use headlong_comm::{CommError, CommOptions, Communicator, Topology, launcher_env};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -28,13 +28,22 @@ pub enum Mischief {
 #[derive(Debug, Clone, Copy)]
 pub struct RankSettings {
     pub steps: u32,
+    pub signal: Signal,
     pub mischief: Mischief,
 }
 
 impl RankSettings {
+    /// Steps that go well.
+    pub fn good(steps: u32, signal: Signal) -> Self {
+        Self { steps, signal, mischief: Mischief::None }
+    }
+
     /// As words for the command line, without the device.
     pub fn words(&self) -> Vec<String> {
         let mut words = vec![self.steps.to_string()];
+        if self.signal == Signal::Atomic {
+            words.push("--atomic".to_owned());
+        }
         if let Mischief::WrongSize { rank, step } = self.mischief {
             words.extend(["--wrong-size".to_owned(), rank.to_string(), step.to_string()]);
         }
@@ -43,22 +52,29 @@ impl RankSettings {
 
     /// From the words of the command line, with the device behind them.
     pub fn parse<'a>(words: &[&'a str]) -> Option<(Self, &'a str)> {
-        let (steps, rest) = words.split_first()?;
-        let steps = steps.parse().ok()?;
-        match rest {
-            [device] => Some((Self { steps, mischief: Mischief::None }, *device)),
-            ["--wrong-size", rank, step, device] => {
-                let mischief = Mischief::WrongSize { rank: rank.parse().ok()?, step: step.parse().ok()? };
-                Some((Self { steps, mischief }, *device))
+        let (steps, mut rest) = words.split_first()?;
+        let mut settings = Self::good(steps.parse().ok()?, Signal::Immediate);
+        loop {
+            rest = match rest {
+                [device] => return Some((settings, *device)),
+                ["--atomic", rest @ ..] => {
+                    settings.signal = Signal::Atomic;
+                    rest
+                }
+                ["--wrong-size", rank, step, rest @ ..] => {
+                    settings.mischief =
+                        Mischief::WrongSize { rank: rank.parse().ok()?, step: step.parse().ok()? };
+                    rest
+                }
+                _ => return None,
             }
-            _ => None,
         }
     }
 }
 
 /// Runs this process's rank: 0 when all was right, 3 when communication failed.
 pub fn run(settings: &RankSettings, device: &str) -> ExitCode {
-    match connected(device).and_then(|communicator| exchange(settings, &communicator)) {
+    match connected(device, settings.signal).and_then(|communicator| exchange(settings, &communicator)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -68,7 +84,7 @@ pub fn run(settings: &RankSettings, device: &str) -> ExitCode {
 }
 
 /// Joins the job and chooses its ways: verbs between the two nodes, shared memory inside them.
-fn connected(device: &str) -> Result<Communicator, CommError> {
+fn connected(device: &str, signal: Signal) -> Result<Communicator, CommError> {
     let no_launcher = || CommError::Setting { setting: "HEADLONG_RANK".into(), reason: "is not set".into() };
     let launch = launcher_env::read()?.ok_or_else(no_launcher)?;
     let mut options = JoinOptions::new(launch, [0; 32]);
@@ -81,6 +97,7 @@ fn connected(device: &str) -> Result<Communicator, CommError> {
         devices: vec![device.to_owned()],
         timeout: 19,
         slot_bytes: SLOT_BYTES,
+        signal,
         patience: Duration::from_secs(60),
         ..VerbsSettings::default()
     };
@@ -117,7 +134,8 @@ fn exchange(settings: &RankSettings, communicator: &Communicator) -> Result<(), 
         communicator.all_gather(&[mine], &mut all)?;
         assert!(all.iter().all(|other| *other == mine), "rank {me}: sums of step {step} differ: {all:x?}");
         if let Some(local) = &local {
-            let expected = local.recv().expect("the local job sums up as often");
+            let expected =
+                local.recv_timeout(Duration::from_secs(60)).expect("the local job sums up as often");
             assert_eq!(mine, expected, "sums of step {step} differ from those of local");
         }
         if me == 0 && (step + 1).is_multiple_of((settings.steps / 5).max(1)) {

@@ -1,9 +1,8 @@
 //! libibverbs' interface as C sees it, as far as it is called here. States, kinds and flags are plain integers, so that a
 //! value of a newer library is no undefined behaviour.
 //!
-//! Sizes and offsets are compared with a table of the real header in [`super::layout`], and with the crate `ibverbs-sys` where
-//! the feature `verbs-linked` is on. Source: `infiniband/verbs.h` of rdma-core; what was added at the end of a struct since
-//! version 1.1 of the interface is left out where the library never reads it.
+//! Sizes and offsets are compared with a table of the real header in [`super::layout`]. Source: `infiniband/verbs.h` of
+//! rdma-core; what the library has behind the part of a struct that is used here is left out.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

@@ -1,0 +1,25 @@
+# Sourced: `headlong train` on two nodes of two ranks. A node sees its own device alone, and a name of its own for the machine's boot.
+options="--preset tiny --steps 60 --set synthetic.train_rows=8000 --set synthetic.valid_rows=2000 --set sum_blocks=4"
+digest() { sed -n 's/^weights //p' "$1"; }
+as_rank() { # RANK NODE HIDDEN-DEVICE: one rank over verbs
+  for file in /sys/class/infiniband_verbs/uverbs*/ibdev; do
+    [ "$(cat $file)" = "$3" ] && card=${file%/ibdev} && mount --bind /dev/null /dev/infiniband/${card##*/}
+  done
+  echo "node $2" >/tmp/node$2.$1; mount --bind /tmp/node$2.$1 /proc/sys/kernel/random/boot_id
+  export HEADLONG_RANK=$1 HEADLONG_WORLD_SIZE=4 HEADLONG_MASTER_ADDR=127.0.0.1 HEADLONG_MASTER_PORT=29700
+  exec headlong train $options --transport verbs --set comm.verbs.timeout=19 --output-dir /tmp/verbs
+}
+training() {
+  headlong train $options --ranks 4 --set comm.ranks_per_node=2 --output-dir /tmp/local >/tmp/local.out 2>/tmp/local.err \
+    || { cat /tmp/local.err; return 1; }
+  export options; before=$(sent va)
+  for rank in 3 2 1 0; do
+    case $rank in 0|1) node=0; hidden=rxb;; *) node=1; hidden=rxa;; esac
+    unshare -m sh -c ". /test/train.sh; as_rank $rank $node $hidden" >/tmp/verbs$rank.out 2>/tmp/verbs$rank.err &
+  done
+  wait
+  grep -hE 'verbs|ranks' /tmp/verbs0.err | head -5
+  grep -q 'between nodes by verbs' /tmp/verbs0.err || { echo "not over verbs:"; tail -5 /tmp/verbs?.err; return 1; }
+  echo "weights of local $(digest /tmp/local.out), over verbs $(digest /tmp/verbs0.out), packets $(($(sent va) - before))"
+  [ -n "$(digest /tmp/local.out)" ] && [ "$(digest /tmp/local.out)" = "$(digest /tmp/verbs0.out)" ]
+}
