@@ -5,7 +5,7 @@ use crate::build::table_specs;
 use crate::config::{
     CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Hybrid, IdsChoice,
 };
-use crate::crew::comm_options;
+use crate::crew::{comm_options, tuned_comm_options};
 use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -150,7 +150,7 @@ pub fn replicated_limit(config: &Config) -> u64 {
 /// Measured costs, or the defaults of the transport.
 fn costs(config: &Config) -> Result<Costs> {
     let Some(path) = &config.hybrid.latency_table else {
-        return Ok(Costs::of_transport(config.run.transport.name()));
+        return Ok(tuned_costs(config)?.unwrap_or_else(|| Costs::of_transport(config.run.transport.name())));
     };
     let text = std::fs::read_to_string(path).map_err(|source| Error::Io {
         action: "read",
@@ -159,5 +159,30 @@ fn costs(config: &Config) -> Result<Costs> {
     })?;
     toml::from_str(&text).map_err(|error| {
         Error::config("hybrid.latency_table", format!("{}: {}", path.display(), error.message()))
+    })
+}
+
+/// What `comm.tuning` says about the run's transport, where it says anything.
+fn tuned_costs(config: &Config) -> Result<Option<Costs>> {
+    let tuning = tuned_comm_options(config)?.tuning;
+    Ok(tuning.and_then(|tuning| plan::tuned::costs(&tuning, config.run.transport.name())))
+}
+
+/// One line about where the costs of exchanges come from; nothing where they are assumed as always.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn source_of_costs(config: &Config) -> Result<String> {
+    let transport = config.run.transport.name();
+    Ok(match (&config.hybrid.latency_table, &config.comm.tuning) {
+        (Some(path), _) => format!("costs of exchanges: {} (hybrid.latency_table)\n", path.display()),
+        (None, Some(path)) if tuned_costs(config)?.is_some() => {
+            format!("costs of exchanges over {transport}: measured, {} (comm.tuning)\n", path.display())
+        }
+        (None, Some(path)) => format!(
+            "costs of exchanges: assumed, because {} (comm.tuning) does not hold all-reduce and all-to-all over {transport}\n",
+            path.display()
+        ),
+        (None, None) => String::new(),
     })
 }

@@ -6,6 +6,7 @@ use crate::crew::local_topology;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::output;
+use crate::placement::source_of_costs;
 use crate::plan::{Facts, Plan};
 use crate::preset::KAGGLE_CARDINALITIES;
 use crate::report::Reporter;
@@ -44,7 +45,7 @@ fn planned_split(config: &Config) -> Result<(Option<Split>, String)> {
     }
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let prepared = Prepared::new(config, None, threads, &Reporter::quiet(None))?;
-    Ok((prepared.placement(config, &local_topology(config))?.split, String::new()))
+    Ok((prepared.placement(config, &local_topology(config))?.split, source_of_costs(config)?))
 }
 
 /// Rows of the training data where they are known without reading it.

@@ -54,7 +54,10 @@ fn table(known: &[&Measurement], factor: f64) -> Option<LatencyTable> {
     let ranks = known.iter().map(|known| known.ranks).max().filter(|&ranks| ranks > 1)?;
     let sent = factor * (ranks - 1) as f64 / ranks as f64;
     let known: Vec<_> = known.iter().filter(|known| known.ranks == ranks).collect();
-    let fastest = |bytes: u64| known.iter().map(|known| known.micros(bytes)).fold(f64::INFINITY, f64::min);
+    // To a picosecond: at a point that was measured it is that point again.
+    let exact = |us: f64| (us * 1e6).round() / 1e6;
+    let fastest =
+        |bytes: u64| exact(known.iter().map(|known| known.micros(bytes)).fold(f64::INFINITY, f64::min));
     let points = known[0].points.iter().map(|&(bytes, _)| ((bytes as f64 * sent).round(), fastest(bytes)));
     LatencyTable::new(points.collect()).ok()
 }
