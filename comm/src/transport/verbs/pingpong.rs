@@ -115,6 +115,19 @@ fn of_card(error: NicError) -> CommError {
     refused("the card", error.to_string())
 }
 
+/// Each side has receives of its own.
+fn options(queue: &Arc<dyn CompletionQueue>) -> QueuePairOptions<'_> {
+    QueuePairOptions {
+        sends: queue,
+        receives: queue,
+        shared: None,
+        max_sends: 4,
+        max_receives: RECEIVES as u32,
+        max_segments: 1,
+        max_inline: INLINE as u32,
+    }
+}
+
 /// One side.
 ///
 /// Note: the order of the fields is that in which they end: connections before memory.
@@ -158,16 +171,7 @@ impl<'c> End<'c> {
         let out = Arena::new(&*nic, bytes, own).map_err(of_card)?;
         let into = Arena::new(&*nic, bytes, access).map_err(of_card)?;
         let queue = nic.completion_queue(64).map_err(of_card)?;
-        let options = QueuePairOptions {
-            sends: &queue,
-            receives: &queue,
-            shared: None,
-            max_sends: 4,
-            max_receives: RECEIVES as u32,
-            max_segments: 1,
-            max_inline: INLINE as u32,
-        };
-        let mut pair = nic.queue_pair(&options).map_err(of_card)?;
+        let mut pair = nic.queue_pair(&options(&queue)).map_err(of_card)?;
         let mut with = queue_pair_settings(settings, &choice, choice.port.mtu);
         (with.access, with.reads) = (access, 1);
         pair.init(&with).map_err(of_card)?;
