@@ -235,6 +235,8 @@ fn local_sums(steps: u32) -> Receiver<u64> {
                     return;
                 }
             }
+            // One that is dropped without goodbye is lost to those that are still in the last step.
+            let _ = communicator.close();
         };
         thread::Builder::new().name("local".into()).spawn(work).expect("a thread can be had");
     }
