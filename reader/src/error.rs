@@ -41,6 +41,26 @@ pub enum ReaderError {
         /// Why.
         source: std::io::Error,
     },
+    /// The disk could not be read.
+    #[error("cannot read {} at byte {offset}: {source}", file.display())]
+    Disk {
+        /// The file.
+        file: PathBuf,
+        /// Where the read began.
+        offset: u64,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// Somebody wrote to the file meanwhile.
+    #[error("{} has changed while it was read: {expected} bytes when it was opened, {found} now", file.display())]
+    Changed {
+        /// The file.
+        file: PathBuf,
+        /// Bytes when it was opened.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
     /// A compressed file ends inside its stream.
     #[error(
         "{} is truncated: the {format} stream ends early, after line {line} ({bytes} bytes of text)",

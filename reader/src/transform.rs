@@ -48,21 +48,26 @@ impl DenseTransform {
         }
     }
 
+    /// The function, where it is the same for all files.
+    pub fn function(self) -> Option<DenseFunction> {
+        match self {
+            DenseTransform::LnPlus1 => Some(DenseFunction::logarithm(0, 1)),
+            DenseTransform::LnPlus3 => Some(DenseFunction::logarithm(-2, 3)),
+            DenseTransform::Identity => Some(DenseFunction::Identity),
+            DenseTransform::FileMinimum => None,
+        }
+    }
+
     /// The functions for `files`, one each. `file-minimum` reads every file once to find its minimum.
     ///
     /// # Errors
     /// Those of reading.
     pub fn functions(self, files: &[PathBuf], options: &BlockOptions) -> Result<Vec<DenseFunction>> {
-        let same = |function: DenseFunction| vec![function; files.len()];
-        match self {
-            DenseTransform::LnPlus1 => Ok(same(DenseFunction::logarithm(0, 1))),
-            DenseTransform::LnPlus3 => Ok(same(DenseFunction::logarithm(-2, 3))),
-            DenseTransform::Identity => Ok(same(DenseFunction::Identity)),
-            DenseTransform::FileMinimum => {
-                let minimum = |file: &PathBuf| file_minimum(file.clone(), options);
-                files.iter().map(|file| Ok(DenseFunction::of_file_minimum(minimum(file)?))).collect()
-            }
+        if let Some(function) = self.function() {
+            return Ok(vec![function; files.len()]);
         }
+        let minimum = |file: &PathBuf| file_minimum(file.clone(), options);
+        files.iter().map(|file| Ok(DenseFunction::of_file_minimum(minimum(file)?))).collect()
     }
 }
 

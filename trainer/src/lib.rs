@@ -11,6 +11,7 @@ pub mod checkpoint_command;
 pub mod cli;
 pub mod config;
 pub mod config_command;
+pub mod convert_command;
 pub mod crew;
 pub mod data_command;
 pub mod dictionary;

@@ -57,7 +57,7 @@ fn data(command: &DataCommand) -> Result<()> {
         DataCommand::Make(arguments) => data_command::make(arguments),
         DataCommand::Inspect(arguments) => data_command::inspect(arguments),
         DataCommand::Verify(arguments) => data_command::verify(arguments),
-        DataCommand::Convert(_) => absent("headlong data convert"),
+        DataCommand::Convert(arguments) => headlong::convert_command::run(arguments),
         DataCommand::MultiHot(_) => absent("headlong data multi-hot"),
     }
 }
@@ -65,7 +65,7 @@ fn data(command: &DataCommand) -> Result<()> {
 fn bench(command: &BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Iteration(arguments) => headlong::bench::iteration::run(arguments),
-        BenchCommand::Reader(_) => absent("headlong bench reader"),
+        BenchCommand::Reader(arguments) => headlong::bench::reader::run(arguments),
         BenchCommand::Embedding(_) => absent("headlong bench embedding"),
         BenchCommand::AllReduce(arguments) => collectives::run(Operation::AllReduce, arguments),
         BenchCommand::ReduceScatter(arguments) => collectives::run(Operation::ReduceScatter, arguments),

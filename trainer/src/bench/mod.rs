@@ -6,6 +6,7 @@ pub mod exchange;
 pub mod iteration;
 pub mod p2p;
 pub mod peak;
+pub mod reader;
 pub mod sample;
 pub mod shapes;
 pub mod tune;

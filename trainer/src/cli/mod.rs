@@ -8,8 +8,10 @@ pub use train_arguments::{LogTarget, TrainArguments, TrainOptions};
 use crate::bench::collectives::arguments::CollectiveArguments;
 use crate::bench::exchange::ExchangeArguments;
 use crate::bench::p2p::P2pArguments;
+use crate::bench::reader::ReaderArguments;
 use crate::bench::tune::TuneArguments;
 use crate::config::OnBadRow;
+use crate::convert_command::ConvertArguments;
 use crate::kernels_command;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -181,8 +183,8 @@ pub struct PlanArguments {
 pub enum DataCommand {
     /// Build a dictionary with a frequency threshold: one streaming pass, resumable per file
     Make(DataMakeArguments),
-    /// Convert to a binary format (not in this build)
-    Convert(Anything),
+    /// Convert between formats: Criteo text, MLPerf and HugeCTR records, npy, split binary, our own
+    Convert(ConvertArguments),
     /// Rows, click rate, and per column the missing share, cardinality and range
     Inspect(DataFilesArguments),
     /// Check every line; each malformed one is named with its number
@@ -268,8 +270,8 @@ pub enum CheckpointCommand {
 pub enum BenchCommand {
     /// Samples per second of whole training steps on made-up batches
     Iteration(IterationArguments),
-    /// Read and parse files (not in this build; `cargo bench -p headlong-benches`)
-    Reader(Anything),
+    /// Read and decode files, beside the disk's own rate
+    Reader(ReaderArguments),
     /// Lookup and update of tables (not in this build; `cargo bench -p headlong-benches`)
     Embedding(Anything),
     /// The ordered sum to all: latency and bandwidth

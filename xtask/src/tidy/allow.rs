@@ -102,6 +102,7 @@ pub const LONG_FILES: &[Exception] = &[];
 pub const UNSAFE_FILES: &[Exception] = &[
     always("device/src/**", "memory, streams, vector dispatch, foreign calls: the ground floor"),
     always("**/cuda.rs", "an op's CUDA launcher"),
+    only("reader/src/disk/uring.rs", "the kernel writes into the buffers of reads in flight"),
     only("device/tests/conformance.rs", "calls of the driver that the crate's surface does not let through"),
     always(
         "device/tests/conformance/**",

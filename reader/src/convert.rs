@@ -1,0 +1,207 @@
+//! Data of one format to another.
+
+use std::path::{Path, PathBuf};
+
+use crate::criteo::BlockOptions;
+use crate::disk::DiskOptions;
+use crate::error::{ReaderError, Result};
+use crate::formats::headlong::{Header, HeadlongSink, HeadlongSource, SAMPLES_PER_BLOCK};
+use crate::formats::npy::{self, NpySink};
+use crate::formats::records::RecordLayout;
+use crate::formats::split::{self, FeatureSpec, SplitSink};
+use crate::formats::text::{TextSink, TextSource};
+use crate::formats::{Format, Sink, Source};
+use crate::samples::{DataSchema, DenseKind, DenseValues, Samples};
+use crate::transform::{DenseFunction, DenseTransform};
+
+/// What has to be said of data that does not say it itself.
+#[derive(Clone, Debug)]
+pub struct Described {
+    /// The transform that `npy` and `split` numbers have gone through.
+    pub transform: DenseTransform,
+    /// Records of `raw`.
+    pub layout: RecordLayout,
+    /// Columns, threads and bad rows of text.
+    pub text: BlockOptions,
+}
+
+impl Default for Described {
+    fn default() -> Self {
+        Self {
+            transform: DenseTransform::LnPlus1,
+            layout: RecordLayout::dcnv2(),
+            text: BlockOptions::default(),
+        }
+    }
+}
+
+/// Opens `paths` as data of `format`.
+///
+/// # Errors
+/// Those of opening.
+pub fn open(format: Format, paths: &[PathBuf], described: &Described) -> Result<Box<dyn Source>> {
+    Ok(match format {
+        Format::Headlong => Box::new(HeadlongSource::open(paths)?),
+        Format::Mlperf => Box::new(RecordLayout::mlperf().open(paths)?),
+        Format::Raw => Box::new(described.layout.open(paths)?),
+        Format::Npy => Box::new(npy::open(paths, described.transform)?),
+        Format::Split => Box::new(split::open(paths, described.transform)?),
+        Format::Criteo => Box::new(TextSource::open(paths, &described.text)?),
+    })
+}
+
+/// How data is converted.
+#[derive(Clone, Debug)]
+pub struct ConvertOptions {
+    /// Integers become numbers in this way; none: they stay integers.
+    pub transform: Option<DenseTransform>,
+    /// Rows of each table, where ids are to become rows (`id mod rows`), and where the format has to know them.
+    pub rows: Option<Vec<u64>>,
+    /// How the disk is read.
+    pub disk: DiskOptions,
+}
+
+/// What a conversion has written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Converted {
+    /// Files.
+    pub files: Vec<PathBuf>,
+    /// Samples in them.
+    pub num_samples: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Writes the samples of `source` to `output` in `format`; `progress` hears how many there are so far.
+///
+/// # Errors
+/// Those of reading and writing; [`ReaderError::Invalid`] where the format cannot hold the columns.
+pub fn convert(
+    source: &dyn Source,
+    format: Format,
+    output: &Path,
+    options: &ConvertOptions,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Converted> {
+    let schema = converted_schema(source.schema(), options)?;
+    let function = match (source.schema().dense_kind, options.transform) {
+        (DenseKind::Integers, Some(transform)) => Some(transform.function().ok_or_else(|| {
+            let message = format!("{transform} needs the minimum of each file: choose another transform");
+            ReaderError::Invalid { message }
+        })?),
+        _ => None,
+    };
+    let mut sink = create(format, output, &schema, options)?;
+    let end = source.num_samples().unwrap_or(u64::MAX);
+    let mut stream = source.read(Box::new(std::iter::once(0..end)), &options.disk)?;
+    let (mut samples, mut num_samples) = (Samples::default(), 0);
+    while stream.next(&mut samples)? {
+        change(&mut samples, function.as_ref(), options.rows.as_deref());
+        sink.write(&samples)?;
+        num_samples += samples.num_samples as u64;
+        progress(num_samples);
+    }
+    let files = sink.finish()?;
+    let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |data| data.len()));
+    let bytes = sizes.sum();
+    Ok(Converted { files, num_samples, bytes })
+}
+
+fn converted_schema(schema: &DataSchema, options: &ConvertOptions) -> Result<DataSchema> {
+    if options.rows.as_ref().is_some_and(|rows| rows.len() != schema.sparse.len() || rows.contains(&0)) {
+        let message =
+            format!("rows: expected {} counts of at least 1, one for each column", schema.sparse.len());
+        return Err(ReaderError::Invalid { message });
+    }
+    match (schema.dense_kind, options.transform) {
+        (DenseKind::Integers, Some(transform)) => {
+            Ok(DataSchema { dense_kind: DenseKind::Transformed(transform), ..schema.clone() })
+        }
+        (DenseKind::Transformed(done), Some(wanted)) if done != wanted => {
+            let message =
+                format!("the dense numbers have gone through {done}, which {wanted} cannot be made of");
+            Err(ReaderError::Invalid { message })
+        }
+        _ => Ok(schema.clone()),
+    }
+}
+
+fn create(
+    format: Format,
+    output: &Path,
+    schema: &DataSchema,
+    options: &ConvertOptions,
+) -> Result<Box<dyn Sink>> {
+    let fitting = |layout: RecordLayout| -> Result<Box<dyn Sink>> {
+        layout.schema.check_like(schema, &format!("{format} cannot hold these columns"))?;
+        Ok(Box::new(layout.create(output)?))
+    };
+    match format {
+        Format::Headlong => {
+            let ids = if options.rows.is_some() { "rows (modulo)" } else { "raw" }.to_owned();
+            let header = Header {
+                format_version: 1,
+                schema: schema.clone(),
+                samples_per_block: SAMPLES_PER_BLOCK,
+                ids,
+            };
+            Ok(Box::new(HeadlongSink::create(output, header)?))
+        }
+        Format::Mlperf => fitting(RecordLayout::mlperf()),
+        Format::Raw => {
+            let hotness = schema.fixed_hotness()?;
+            fitting(RecordLayout::raw(false, schema.dense.len(), schema.dense_kind, &hotness))
+        }
+        Format::Npy => Ok(Box::new(NpySink::create(output, schema)?)),
+        Format::Split => match &options.rows {
+            Some(rows) => Ok(Box::new(SplitSink::create(output, schema, rows)?)),
+            None => {
+                let message = "split: the rows of every column's table have to be given".to_owned();
+                Err(ReaderError::Invalid { message })
+            }
+        },
+        Format::Criteo => Ok(Box::new(TextSink::create(output, schema)?)),
+    }
+}
+
+fn change(samples: &mut Samples, function: Option<&DenseFunction>, rows: Option<&[u64]>) {
+    if let (Some(function), DenseValues::Integers(integers)) = (function, &samples.dense) {
+        let mut numbers = vec![0.0; integers.len()];
+        function.apply(integers, &mut numbers);
+        samples.dense = DenseValues::Numbers(numbers);
+    }
+    for (bags, rows) in samples.sparse.iter_mut().zip(rows.unwrap_or_default()) {
+        bags.ids.iter_mut().for_each(|id| *id %= rows);
+    }
+}
+
+/// The rows that a split folder's specification says, for reading it with the tables it was made for.
+///
+/// # Errors
+/// Those of [`FeatureSpec::load`].
+pub fn split_rows(folder: &Path) -> Result<Vec<u64>> {
+    let root = folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(FeatureSpec::load(root)?.cardinalities())
+}
+
+/// Tells the format of a file or folder from its name and first bytes; text where nothing else fits.
+///
+/// # Errors
+/// [`ReaderError::Open`].
+pub fn detect(path: &Path) -> Result<Format> {
+    use std::io::Read;
+    if path.is_dir() {
+        return Ok(Format::Split);
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if name.ends_with(".npy") || name.ends_with(".npz") || !path.exists() {
+        return Ok(Format::Npy);
+    }
+    let mut first = Vec::new();
+    let open = |source| ReaderError::Open { file: path.into(), source };
+    std::fs::File::open(path).map_err(open)?.take(8).read_to_end(&mut first).map_err(open)?;
+    Ok(if crate::formats::headlong::is_headlong(&first) { Format::Headlong } else { Format::Criteo })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+use super::*;
+
+/// Real-looking text: missing values, negative integers, ids of all sizes.
+fn text(rows: usize) -> String {
+    let mut text = String::new();
+    for row in 0..rows as u64 {
+        let random = |column: u64| crate::hashing::fmix64(row << 8 | column);
+        text.push_str(if random(0) % 4 == 0 { "1" } else { "0" });
+        for column in 1..14 {
+            let value = random(column);
+            match value % 5 {
+                0 => text.push('\t'),
+                1 => text.push_str(&format!("\t-{}", value % 3 + 1)),
+                _ => text.push_str(&format!("\t{}", value >> 45)),
+            }
+        }
+        for column in 14..40 {
+            let value = random(column);
+            text.push_str(&if value % 7 == 0 { "\t".to_owned() } else { format!("\t{:08x}", value >> 32) });
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn run(
+    from: Format,
+    paths: &[PathBuf],
+    to: Format,
+    output: &Path,
+    options: &ConvertOptions,
+) -> Result<Converted> {
+    let source = open(from, paths, &Described::default())?;
+    convert(&*source, to, output, options, &mut |_| {})
+}
+
+fn plain() -> ConvertOptions {
+    ConvertOptions { transform: None, rows: None, disk: DiskOptions::default() }
+}
+
+fn all(format: Format, path: &Path) -> Samples {
+    let source = open(format, &[path.to_owned()], &Described::default()).unwrap();
+    let end = source.num_samples().unwrap_or(u64::MAX);
+    let mut stream = source.read(Box::new(std::iter::once(0..end)), &DiskOptions::default()).unwrap();
+    let (mut all, mut some) = (Samples::default(), Samples::default());
+    all.clear(source.schema());
+    while stream.next(&mut some).unwrap() {
+        all.extend_from(&some, 0..some.num_samples, source.schema());
+    }
+    all
+}
+
+#[test]
+fn text_survives_our_own_format_to_the_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, ours, back] = ["a.txt", "a.hld", "b.txt"].map(|name| folder.path().join(name));
+    std::fs::write(&first, text(9000)).unwrap();
+    let converted =
+        run(Format::Criteo, std::slice::from_ref(&first), Format::Headlong, &ours, &plain()).unwrap();
+    assert_eq!(converted.num_samples, 9000);
+    assert_eq!(detect(&ours).unwrap(), Format::Headlong);
+    run(Format::Headlong, &[ours], Format::Criteo, &back, &plain()).unwrap();
+    assert!(std::fs::read(&first).unwrap() == std::fs::read(&back).unwrap());
+}
+
+#[test]
+fn formats_with_less_keep_what_they_have_room_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, ours] = ["a.txt", "a.hld"].map(|name| folder.path().join(name));
+    std::fs::write(&first, text(3000)).unwrap();
+    let rows: Vec<u64> = (0..26).map(|column| [100, 1000, 1 << 20][column % 3]).collect();
+    let options = ConvertOptions {
+        transform: Some(DenseTransform::LnPlus1),
+        rows: Some(rows.clone()),
+        disk: DiskOptions::default(),
+    };
+    run(Format::Criteo, std::slice::from_ref(&first), Format::Headlong, &ours, &options).unwrap();
+    let expected = all(Format::Headlong, &ours);
+    let cases = [
+        (Format::Raw, "a.raw", "a.raw", Format::Raw),
+        (Format::Npy, "day_0", "day_0_dense.npy", Format::Npy),
+        (Format::Split, "split/train", "split/train", Format::Split),
+    ];
+    for (format, output, path, detected) in cases {
+        let output = folder.path().join(output);
+        run(Format::Headlong, std::slice::from_ref(&ours), format, &output, &options).unwrap();
+        let path = folder.path().join(path);
+        if format != Format::Raw {
+            assert_eq!(detect(&path).unwrap(), detected);
+        }
+        let described = Described {
+            layout: RecordLayout::raw(false, 13, DenseKind::Transformed(DenseTransform::LnPlus1), &[1; 26]),
+            ..Described::default()
+        };
+        let source = open(format, std::slice::from_ref(&path), &described).unwrap();
+        let again = folder.path().join(format!("again-{format}.hld"));
+        convert(&*source, Format::Headlong, &again, &options, &mut |_| {}).unwrap();
+        let found = all(Format::Headlong, &again);
+        assert_eq!(found.labels, expected.labels, "{format}");
+        assert_eq!(found.sparse, expected.sparse, "{format}");
+        match (&found.dense, &expected.dense) {
+            (DenseValues::Numbers(found), DenseValues::Numbers(expected)) if format == Format::Split => {
+                let halves: Vec<f32> =
+                    expected.iter().map(|&value| half::f16::from_f32(value).to_f32()).collect();
+                assert_eq!(*found, halves, "split data has 16-bit numbers");
+            }
+            (found, expected) => assert_eq!(found, expected, "{format}"),
+        }
+    }
+    assert_eq!(split_rows(&folder.path().join("split/train")).unwrap(), rows);
+}
+
+#[test]
+fn what_a_format_cannot_hold_is_refused_before_a_file_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = folder.path().join("a.txt");
+    std::fs::write(&first, text(10)).unwrap();
+    for (format, expected) in
+        [(Format::Npy, "npy holds transformed numbers"), (Format::Split, "rows of every column's table")]
+    {
+        let output = folder.path().join("out");
+        let message = run(Format::Criteo, std::slice::from_ref(&first), format, &output, &plain())
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+    let names: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["a.txt"]);
+}

@@ -1,0 +1,400 @@
+//! Batches of data that is read at random: in any order, a slice for each rank, and from the sample a run stopped at.
+//!
+//! ```text
+//! disk ─ blocks ─ samples ─ this thread: transform, rows ─ batches ─ next()
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use crate::batch::{Batch, Jagged, Position};
+use crate::disk::DiskOptions;
+use crate::error::{ReaderError, Result};
+use crate::formats::{SampleStream, Source};
+use crate::hashing::hashed_row;
+use crate::order::{Order, Slice, batches, permutation, windows};
+use crate::prefetch::{OwnedThreads, Returns, Spares, recycle};
+use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
+use crate::schema::Schema;
+use crate::skipped::SkipReport;
+use crate::transform::{DenseFunction, DenseTransform};
+use crate::{Progress, Reader};
+
+/// Samples that a shuffle of samples keeps together.
+const CHUNK: u64 = 64;
+
+/// How ids become rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowRule {
+    /// They are rows already; one beyond the table is an error that names it.
+    Rows,
+    /// `id mod rows`, as the original DLRM and MLPerf's readers do.
+    Modulo,
+    /// Hashed, as text's are.
+    Hash,
+}
+
+/// How data becomes batches.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Samples of a batch, over all ranks.
+    pub batch_size: usize,
+    /// This rank's part of every batch.
+    pub slice: Slice,
+    /// Finished batches that may wait for the consumer.
+    pub prefetch: usize,
+    /// In which order.
+    pub order: Order,
+    /// Epochs in all, counted from position 0; `None` never ends.
+    pub epochs: Option<u64>,
+    /// How integers become numbers; data that is transformed already must have gone through the same.
+    pub dense_transform: DenseTransform,
+    /// How ids become rows.
+    pub rule: RowRule,
+    /// Rows of each column's table.
+    pub rows: Vec<u64>,
+    /// How the disk is read.
+    pub disk: DiskOptions,
+}
+
+/// Reads data of a [`Source`] as batches. Dropping it stops and joins its threads.
+pub struct FormatReader {
+    schema: Schema,
+    position: Position,
+    num_samples: u64,
+    stored_bytes: u64,
+    wait_time: Duration,
+    finished: bool,
+    batches: Receiver<Result<Option<Batch>>>,
+    used: Returns<Batch>,
+    _threads: OwnedThreads,
+}
+
+impl FormatReader {
+    /// Begins to read at `start`, which is the end of a batch of the same order and batch size.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] for options that do not fit the data: another number of tables, a dense transform that it has not
+    /// gone through; a batch size of 0.
+    pub fn open(source: Arc<dyn Source>, options: FormatOptions, start: &Position) -> Result<Self> {
+        let function = check(source.schema(), &options)?;
+        let Some(num_samples) = source.num_samples() else {
+            let message = "this format does not say how many samples it has: convert it first".to_owned();
+            return Err(ReaderError::Invalid { message });
+        };
+        if num_samples == 0 {
+            return Err(ReaderError::Invalid { message: "the data has no samples".to_owned() });
+        }
+        let data = source.schema();
+        let schema =
+            Schema { labelled: data.labelled, num_dense: data.dense.len(), num_sparse: data.sparse.len() };
+        let stored_bytes = source.stored_bytes();
+        let (output, batches) = sync_channel(options.prefetch);
+        let (used, spare) = recycle(options.prefetch + 2);
+        let assemble = Assemble {
+            schema: data.clone(),
+            source,
+            function,
+            num_samples,
+            at: *start,
+            filling: Batch::default(),
+            output,
+            spare,
+            options,
+        };
+        let mut threads = OwnedThreads::default();
+        threads.spawn("reader-assemble".to_owned(), move || assemble.run())?;
+        Ok(Self {
+            schema,
+            position: *start,
+            num_samples,
+            stored_bytes,
+            wait_time: Duration::ZERO,
+            finished: false,
+            batches,
+            used,
+            _threads: threads,
+        })
+    }
+}
+
+/// Finds out before anything is read whether data and options agree.
+fn check(schema: &DataSchema, options: &FormatOptions) -> Result<Option<DenseFunction>> {
+    let refuse = |message: String| Err(ReaderError::Invalid { message });
+    if options.batch_size == 0 || options.slice.of == 0 || options.slice.index >= options.slice.of {
+        return refuse("batch_size: expected at least 1, and a slice of it that exists".to_owned());
+    }
+    if options.rows.len() != schema.sparse.len() {
+        let (expected, found) = (schema.sparse.len(), options.rows.len());
+        return refuse(format!("the data has {expected} categorical columns, the model {found} tables"));
+    }
+    match schema.dense_kind {
+        DenseKind::Integers => match options.dense_transform.function() {
+            Some(function) => Ok(Some(function)),
+            None => refuse(format!(
+                "dense transform {}: this format has no minimum of a file",
+                options.dense_transform
+            )),
+        },
+        DenseKind::Transformed(done) if done == options.dense_transform || schema.dense.is_empty() => {
+            Ok(None)
+        }
+        DenseKind::Transformed(done) => refuse(format!(
+            "the dense numbers of the data have gone through {done}, the model expects {}: set data.dense_transform or make the data \
+             anew from its integers",
+            options.dense_transform
+        )),
+    }
+}
+
+impl Reader for FormatReader {
+    fn next(&mut self, batch: &mut Batch) -> Result<bool> {
+        if self.finished {
+            return Ok(false);
+        }
+        let begin = Instant::now();
+        let message = self.batches.recv();
+        self.wait_time += begin.elapsed();
+        let message = message.unwrap_or(Err(ReaderError::Stopped { thread: "assembling" }));
+        self.finished = !matches!(message, Ok(Some(_)));
+        let Some(mut delivered) = message? else { return Ok(false) };
+        std::mem::swap(batch, &mut delivered);
+        self.used.give(delivered);
+        self.position = batch.position;
+        Ok(true)
+    }
+
+    fn schema(&self) -> Schema {
+        self.schema
+    }
+
+    fn position(&self) -> Position {
+        self.position
+    }
+
+    fn progress(&self) -> Progress {
+        let share = self.position.sample as f64 / self.num_samples as f64;
+        Progress {
+            stored_bytes_read: (self.stored_bytes as f64 * share) as u64,
+            stored_bytes: self.stored_bytes,
+            samples_per_epoch: Some(self.num_samples),
+        }
+    }
+
+    fn wait_time(&self) -> Duration {
+        self.wait_time
+    }
+
+    fn skip_report(&self) -> SkipReport {
+        SkipReport::default()
+    }
+}
+
+/// Why assembling stops.
+enum Stop {
+    Dropped,
+    Failed(ReaderError),
+}
+
+impl From<ReaderError> for Stop {
+    fn from(error: ReaderError) -> Self {
+        Stop::Failed(error)
+    }
+}
+
+/// The thread that makes batches of samples.
+struct Assemble {
+    schema: DataSchema,
+    source: Arc<dyn Source>,
+    function: Option<DenseFunction>,
+    num_samples: u64,
+    /// After the last sample taken.
+    at: Position,
+    filling: Batch,
+    output: SyncSender<Result<Option<Batch>>>,
+    spare: Spares<Batch>,
+    options: FormatOptions,
+}
+
+impl Assemble {
+    fn run(mut self) {
+        let last = match self.read_epochs() {
+            Ok(()) => Ok(None),
+            Err(Stop::Dropped) => return,
+            Err(Stop::Failed(error)) => Err(error),
+        };
+        // Nobody may be there to hear it.
+        let _ = self.output.send(last);
+    }
+
+    fn read_epochs(&mut self) -> Result<(), Stop> {
+        while self.options.epochs.is_none_or(|epochs| self.at.epoch < epochs) {
+            match self.options.order {
+                Order::Samples { seed, window } => self.read_windows(seed, window)?,
+                order => self.read_batches(order)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// An epoch whose batches are ranges of the data.
+    fn read_batches(&mut self, order: Order) -> Result<(), Stop> {
+        let size = self.options.batch_size as u64;
+        let all = batches(order, self.at.epoch, self.num_samples, size, self.at.sample);
+        let slice = self.options.slice;
+        let ranges: Vec<Range<u64>> = all.iter().map(|range| slice.of_range(range.clone())).collect();
+        let mut stream = self.source.read(Box::new(ranges.clone().into_iter()), &self.options.disk)?;
+        let mut samples = Samples::default();
+        for (whole, range) in all.into_iter().zip(ranges) {
+            self.begin_batch();
+            let mut missing = range.end - range.start;
+            while missing > 0 {
+                self.next_of(&mut *stream, &mut samples)?;
+                missing -= samples.num_samples as u64;
+                self.add(&samples, 0..samples.num_samples)?;
+            }
+            self.deliver(whole.end - whole.start)?;
+        }
+        // The end of the stream is where changed files are noticed.
+        stream.next(&mut samples)?;
+        Ok(())
+    }
+
+    /// An epoch whose samples are shuffled within windows.
+    fn read_windows(&mut self, seed: u64, window: u64) -> Result<(), Stop> {
+        let mut delivered = self.at.sample;
+        let size = self.options.batch_size as u64;
+        let mut taken = 0;
+        self.begin_batch();
+        for (seed, ranges) in windows(seed, window, CHUNK, self.at.epoch, self.num_samples) {
+            let count: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+            if delivered >= count {
+                // This window had been delivered whole.
+                delivered -= count;
+                continue;
+            }
+            let held = self.read_window(ranges)?;
+            for &index in &permutation(count, seed)[std::mem::take(&mut delivered) as usize..] {
+                let here = self.options.slice.of_range(0..size.min(self.num_samples - self.at.sample));
+                if here.contains(&taken) {
+                    self.add(&held, index as usize..index as usize + 1)?;
+                }
+                taken += 1;
+                if taken == size || self.at.sample + taken == self.num_samples {
+                    self.deliver(std::mem::take(&mut taken))?;
+                    self.begin_batch();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_window(&mut self, ranges: Vec<Range<u64>>) -> Result<Samples, Stop> {
+        let mut stream = self.source.read(Box::new(ranges.into_iter()), &self.options.disk)?;
+        let (mut all, mut some) = (Samples::default(), Samples::default());
+        all.clear(&self.schema);
+        while stream.next(&mut some)? {
+            all.extend_from(&some, 0..some.num_samples, &self.schema);
+        }
+        Ok(all)
+    }
+
+    fn next_of(&self, stream: &mut dyn SampleStream, samples: &mut Samples) -> Result<(), Stop> {
+        match stream.next(samples)? {
+            true => Ok(()),
+            false => Err(Stop::Failed(ReaderError::Stopped { thread: "samples" })),
+        }
+    }
+
+    fn begin_batch(&mut self) {
+        let batch = &mut self.filling;
+        batch.num_samples = 0;
+        batch.labels.clear();
+        batch.dense.clear();
+        batch.sparse.resize_with(self.schema.sparse.len(), Jagged::default);
+        for bags in &mut batch.sparse {
+            bags.values.clear();
+            bags.offsets.clear();
+            bags.offsets.push(0);
+        }
+    }
+
+    fn add(&mut self, samples: &Samples, range: Range<usize>) -> Result<(), Stop> {
+        let batch = &mut self.filling;
+        batch.num_samples += range.len();
+        if self.schema.labelled {
+            batch.labels.extend_from_slice(&samples.labels[range.clone()]);
+        }
+        let width = self.schema.dense.len();
+        let dense = range.start * width..range.end * width;
+        match (&samples.dense, &self.function) {
+            (DenseValues::Integers(values), Some(function)) => {
+                let from = batch.dense.len();
+                batch.dense.resize(from + dense.len(), 0.0);
+                function.apply(&values[dense], &mut batch.dense[from..]);
+            }
+            (DenseValues::Integers(_), None) => debug_assert!(dense.is_empty(), "integers have a transform"),
+            (DenseValues::Numbers(values), _) => batch.dense.extend_from_slice(&values[dense]),
+        }
+        for (column, bags) in samples.sparse.iter().enumerate() {
+            let named = &self.schema.sparse[column];
+            let ids = match named.hotness {
+                Hotness::Fixed(count) => range.start * count as usize..range.end * count as usize,
+                Hotness::Varying => bags.offsets[range.start] as usize..bags.offsets[range.end] as usize,
+            };
+            let to = &mut batch.sparse[column];
+            let first = to.values.len() as u32;
+            match named.hotness {
+                Hotness::Fixed(count) => {
+                    to.offsets.extend((1..=range.len() as u32).map(|index| first + index * count));
+                }
+                Hotness::Varying => {
+                    let before = bags.offsets[range.start];
+                    let ends = bags.offsets[range.start + 1..=range.end].iter();
+                    to.offsets.extend(ends.map(|end| first + end - before));
+                }
+            }
+            let rows = self.options.rows[column];
+            map_ids(self.options.rule, &bags.ids[ids], column, rows, &mut to.values).map_err(|id| {
+                let message = format!(
+                    "epoch {}, near sample {}, column {}: expected a row below {rows}, found {id}: the table is too small, or the ids are \
+                     not rows (data.ids)",
+                    self.at.epoch, self.at.sample, named.name
+                );
+                Stop::Failed(ReaderError::Invalid { message })
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Gives the batch out, which stands for `whole` samples over all ranks.
+    fn deliver(&mut self, whole: u64) -> Result<(), Stop> {
+        self.at.sample += whole;
+        if self.at.sample == self.num_samples {
+            self.at = Position { epoch: self.at.epoch + 1, ..Position::default() };
+        }
+        let mut batch = std::mem::replace(&mut self.filling, self.spare.take());
+        batch.position = self.at;
+        self.output.send(Ok(Some(batch))).map_err(|_| Stop::Dropped)
+    }
+}
+
+/// Adds the rows of `ids`; refuses with the first id that has none.
+fn map_ids(rule: RowRule, ids: &[u64], column: usize, rows: u64, to: &mut Vec<u64>) -> Result<(), u64> {
+    match rule {
+        RowRule::Rows => {
+            if let Some(&id) = ids.iter().find(|&&id| id >= rows) {
+                return Err(id);
+            }
+            to.extend_from_slice(ids);
+        }
+        RowRule::Modulo => to.extend(ids.iter().map(|id| id % rows)),
+        RowRule::Hash => to.extend(ids.iter().map(|&id| hashed_row(id, column, rows))),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,336 @@
+//! Blocks with checksums to samples.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{BLOCKS_FROM, END, Header, MAGIC, TAIL_BYTES};
+use crate::disk::{Block, DiskBlocks, DiskFiles, DiskOptions, Segment};
+use crate::error::{ReaderError, Result};
+use crate::formats::{Ranges, SampleStream, Source};
+use crate::samples::{DataSchema, DenseValues, Hotness, Samples};
+
+/// Files of one schema, one after another.
+pub struct HeadlongSource {
+    files: Arc<[OneFile]>,
+    /// Samples before each file, and all of them at the end.
+    starts: Arc<[u64]>,
+}
+
+/// What is known of a file.
+#[derive(Debug)]
+struct OneFile {
+    path: PathBuf,
+    header: Header,
+    num_samples: u64,
+    /// Where the blocks begin, and where each ends.
+    first_byte: u64,
+    ends: Vec<u64>,
+    bytes: u64,
+}
+
+impl HeadlongSource {
+    /// Opens `paths`, which must have the same columns.
+    ///
+    /// # Errors
+    /// Those of opening; [`ReaderError::Format`] for a file that is not whole or has other columns than the first.
+    pub fn open(paths: &[PathBuf]) -> Result<Self> {
+        let files = paths.iter().map(|path| OneFile::open(path)).collect::<Result<Vec<_>>>()?;
+        let Some(first) = files.first() else {
+            return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
+        };
+        for file in &files {
+            first.header.schema.check_like(&file.header.schema, &file.path.display().to_string())?;
+            if file.header.ids != first.header.ids {
+                let (expected, found) = (&first.header.ids, &file.header.ids);
+                let message = format!(
+                    "expected ids of \"{expected}\" as in {}, found \"{found}\"",
+                    first.path.display()
+                );
+                return Err(ReaderError::Format { file: file.path.clone(), message });
+            }
+        }
+        let mut starts = vec![0];
+        files.iter().for_each(|file| starts.push(starts[starts.len() - 1] + file.num_samples));
+        Ok(Self { files: files.into(), starts: starts.into() })
+    }
+
+    /// What the first file says of itself.
+    pub fn header(&self) -> &Header {
+        &self.files[0].header
+    }
+}
+
+/// Whether a file begins as one of ours.
+pub fn is_headlong(first_bytes: &[u8]) -> bool {
+    first_bytes.starts_with(MAGIC)
+}
+
+impl OneFile {
+    fn open(path: &Path) -> Result<Self> {
+        let bad = |message: &str| ReaderError::Format { file: path.into(), message: message.to_owned() };
+        let open = |source| ReaderError::Open { file: path.into(), source };
+        let file = File::open(path).map_err(open)?;
+        let bytes = file.metadata().map_err(open)?.len();
+        let read = |from: u64, count: usize| -> Result<Vec<u8>> {
+            let mut buffer = vec![0; count];
+            let done = file.read_exact_at(&mut buffer, from);
+            done.map_err(|source| ReaderError::Disk { file: path.into(), offset: from, source })?;
+            Ok(buffer)
+        };
+        if bytes < BLOCKS_FROM + TAIL_BYTES as u64 || read(0, 8)? != MAGIC {
+            return Err(bad("expected a file that begins with HLDATA01, found another or a truncated one"));
+        }
+        let tail = read(bytes - TAIL_BYTES as u64, TAIL_BYTES)?;
+        if tail[32..] != *END {
+            return Err(bad("truncated: expected HLDATEND at its end; was its writing interrupted?"));
+        }
+        let [num_samples, num_blocks, index_from, checksum] = number_array(&tail);
+        let index_bytes = num_blocks.checked_mul(8).filter(|bytes| *bytes <= index_from.max(bytes_of(&tail)));
+        let fits =
+            index_bytes.and_then(|index| index_from.checked_add(index + TAIL_BYTES as u64)) == Some(bytes);
+        if !fits {
+            return Err(bad("damaged: its index does not fit its size"));
+        }
+        let index = read(index_from, (bytes - index_from) as usize - 16)?;
+        if xxh3_64(&index) != checksum {
+            return Err(bad("damaged: the checksum of its index is wrong"));
+        }
+        let ends: Vec<u64> = numbers(&index[..num_blocks as usize * 8]).collect();
+        let header_bytes = numbers(&read(8, 8)?).next().unwrap_or(0);
+        let first_byte = (16 + header_bytes).next_multiple_of(BLOCKS_FROM);
+        let in_order =
+            ends.iter().zip(std::iter::once(&first_byte).chain(&ends)).all(|(end, start)| end > start);
+        if header_bytes > index_from || !in_order || ends.last().is_some_and(|end| *end != index_from) {
+            return Err(bad("damaged: its blocks are out of order"));
+        }
+        let header: Header = serde_json::from_slice(&read(16, header_bytes as usize)?)
+            .map_err(|error| bad(&format!("damaged header: {error}")))?;
+        if header.format_version != 1 {
+            return Err(bad(&format!(
+                "expected format version 1, found {}: it needs a newer Headlong",
+                header.format_version
+            )));
+        }
+        if num_samples.div_ceil(u64::from(header.samples_per_block.max(1))) != num_blocks {
+            return Err(bad("damaged: its samples do not fit its blocks"));
+        }
+        Ok(Self { path: path.to_owned(), header, num_samples, first_byte, ends, bytes })
+    }
+
+    fn block_bytes(&self, block: u64) -> Range<u64> {
+        let block = block as usize;
+        let start = if block == 0 { self.first_byte } else { self.ends[block - 1] };
+        start..self.ends[block]
+    }
+}
+
+fn bytes_of(tail: &[u8]) -> u64 {
+    tail.len() as u64
+}
+
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number))
+}
+
+fn number_array(bytes: &[u8]) -> [u64; 4] {
+    let mut numbers = numbers(bytes);
+    std::array::from_fn(|_| numbers.next().unwrap_or(0))
+}
+
+/// A part of a block that is wanted.
+#[derive(Clone, Debug)]
+struct Piece {
+    file: usize,
+    block: u64,
+    /// Samples of the block.
+    wanted: Range<usize>,
+}
+
+/// Ranges of samples, cut at the borders of blocks.
+fn pieces(
+    ranges: Arc<[Range<u64>]>,
+    files: Arc<[OneFile]>,
+    starts: Arc<[u64]>,
+) -> impl Iterator<Item = Piece> + Send {
+    (0..ranges.len()).flat_map(move |index| {
+        let (range, files, starts) = (ranges[index].clone(), Arc::clone(&files), Arc::clone(&starts));
+        (0..files.len()).flat_map(move |file| {
+            let per_block = u64::from(files[file].header.samples_per_block);
+            let from = range.start.max(starts[file]);
+            let to = range.end.min(starts[file + 1]).max(from);
+            let (from, to) = (from - starts[file].min(from), to - starts[file].min(to));
+            (from / per_block..to.div_ceil(per_block)).filter_map(move |block| {
+                let first = block * per_block;
+                let wanted = from.max(first) - first..to.min(first + per_block) - first.min(to);
+                (wanted.start < wanted.end).then_some(Piece {
+                    file,
+                    block,
+                    wanted: wanted.start as usize..wanted.end as usize,
+                })
+            })
+        })
+    })
+}
+
+impl Source for HeadlongSource {
+    fn schema(&self) -> &DataSchema {
+        &self.header().schema
+    }
+
+    fn num_samples(&self) -> Option<u64> {
+        self.starts.last().copied()
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>> {
+        let ranges: Vec<Range<u64>> = ranges.collect();
+        let all = || pieces(ranges.clone().into(), Arc::clone(&self.files), Arc::clone(&self.starts));
+        let paths: Vec<_> = self.files.iter().map(|file| file.path.clone()).collect();
+        let disk = DiskFiles::open(&paths, options.direct)?;
+        let files = Arc::clone(&self.files);
+        let segments = all().map(move |piece| Segment {
+            file: piece.file,
+            bytes: files[piece.file].block_bytes(piece.block),
+        });
+        let blocks = disk.read(segments, options)?;
+        Ok(Box::new(HeadlongStream {
+            files: Arc::clone(&self.files),
+            pieces: Box::new(all()),
+            blocks,
+            carried: Vec::new(),
+            whole: Samples::default(),
+        }))
+    }
+}
+
+struct HeadlongStream {
+    files: Arc<[OneFile]>,
+    pieces: Box<dyn Iterator<Item = Piece> + Send>,
+    blocks: DiskBlocks,
+    /// A block that came in several reads.
+    carried: Vec<u8>,
+    /// A block of which a part is wanted.
+    whole: Samples,
+}
+
+impl HeadlongStream {
+    fn next_read(&mut self) -> Result<Block> {
+        self.blocks.next()?.ok_or(ReaderError::Stopped { thread: "disk" })
+    }
+
+    fn decode(&mut self, piece: &Piece, samples: &mut Samples) -> Result<()> {
+        let file = &self.files[piece.file];
+        let range = file.block_bytes(piece.block);
+        let length = (range.end - range.start) as usize;
+        let per_block = u64::from(file.header.samples_per_block);
+        let count = (file.num_samples - piece.block * per_block).min(per_block) as usize;
+        let files = Arc::clone(&self.files);
+        let file = &files[piece.file];
+        let first = self.next_read()?;
+        let whole = piece.wanted == (0..count);
+        let mut into = std::mem::take(if whole { samples } else { &mut self.whole });
+        let decoded = if first.bytes().len() == length {
+            decode(first.bytes(), file, piece.block, count, &mut into)
+        } else {
+            self.carried.clear();
+            self.carried.extend_from_slice(first.bytes());
+            drop(first);
+            while self.carried.len() < length {
+                let more = self.next_read()?;
+                self.carried.extend_from_slice(more.bytes());
+            }
+            decode(&self.carried, file, piece.block, count, &mut into)
+        };
+        if whole {
+            *samples = into;
+        } else {
+            if decoded.is_ok() {
+                samples.clear(&file.header.schema);
+                samples.extend_from(&into, piece.wanted.clone(), &file.header.schema);
+            }
+            self.whole = into;
+        }
+        decoded
+    }
+}
+
+impl SampleStream for HeadlongStream {
+    fn next(&mut self, samples: &mut Samples) -> Result<bool> {
+        let Some(piece) = self.pieces.next() else {
+            // The end is where changes of a file's size are noticed.
+            while self.blocks.next()?.is_some() {}
+            return Ok(false);
+        };
+        self.decode(&piece, samples)?;
+        Ok(true)
+    }
+
+    fn description(&self) -> String {
+        self.blocks.description().to_owned()
+    }
+}
+
+/// Takes a block apart after checking it.
+fn decode(bytes: &[u8], file: &OneFile, block: u64, count: usize, samples: &mut Samples) -> Result<()> {
+    let first = block * u64::from(file.header.samples_per_block);
+    let bad = |what: &str| ReaderError::Format {
+        file: file.path.clone(),
+        message: format!("block {block} (samples {first} to {}): {what}", first + count as u64 - 1),
+    };
+    let Some((contents, stored)) = bytes.split_last_chunk::<8>() else {
+        return Err(bad("it has no checksum"));
+    };
+    let (expected, found) = (u64::from_le_bytes(*stored), xxh3_64(contents));
+    if expected != found {
+        return Err(bad(&format!(
+            "checksum: expected {expected:016x}, found {found:016x}; the file is damaged"
+        )));
+    }
+    parse(contents, file, count, samples).ok_or_else(|| bad("its columns do not fit its size"))
+}
+
+/// Columns of a sound block; none where they are longer or shorter than it is.
+fn parse(contents: &[u8], file: &OneFile, count: usize, samples: &mut Samples) -> Option<()> {
+    let schema = &file.header.schema;
+    samples.clear(schema);
+    samples.num_samples = count;
+    let mut rest = contents;
+    if schema.labelled {
+        samples.labels.extend(rest.split_off(..count)?.iter().map(|&label| f32::from(label)));
+    }
+    let (dense, _) = rest.split_off(..count * schema.dense.len() * 4)?.as_chunks::<4>();
+    match &mut samples.dense {
+        DenseValues::Integers(values) => values.extend(dense.iter().map(|bytes| i32::from_le_bytes(*bytes))),
+        DenseValues::Numbers(values) => values.extend(dense.iter().map(|bytes| f32::from_le_bytes(*bytes))),
+    }
+    for (bags, column) in samples.sparse.iter_mut().zip(&schema.sparse) {
+        let width = usize::from(*rest.split_off_first()?);
+        let num_ids = match column.hotness {
+            Hotness::Fixed(hotness) => count * hotness as usize,
+            Hotness::Varying => {
+                let (offsets, _) = rest.split_off(..(count + 1) * 4)?.as_chunks::<4>();
+                bags.offsets.clear();
+                bags.offsets.extend(offsets.iter().map(|bytes| u32::from_le_bytes(*bytes)));
+                let rising = bags.offsets[0] == 0 && bags.offsets.is_sorted();
+                rising.then(|| bags.offsets[count] as usize)?
+            }
+        };
+        let ids = rest.split_off(..num_ids.checked_mul(width)?)?;
+        match width {
+            4 => bags
+                .ids
+                .extend(ids.as_chunks::<4>().0.iter().map(|bytes| u64::from(u32::from_le_bytes(*bytes)))),
+            8 => bags.ids.extend(ids.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes))),
+            _ => return None,
+        }
+    }
+    rest.is_empty().then_some(())
+}

@@ -1,0 +1,301 @@
+//! TorchRec's arrays: for each shard `…_labels.npy` (`i32` [N, 1]), `…_dense.npy` (`f32` [N, D], the logarithm taken already) and
+//! either `…_sparse.npy` (`i32` [N, T], one id each) or `…_sparse_multi_hot.npz`, whose members `0`, `1`, … are `i32` [N, H].
+//!
+//! Other element types are read too. Members of an `npz` must be stored, not compressed, as `numpy.savez` does. Which logarithm the
+//! dense numbers went through is not in the files: it has to be said ([`DenseTransform`]).
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::records::{Element, Field, FieldFile, RecordSink, RecordSource, Shard, Target};
+use super::{Samples, Sink};
+use crate::error::{ReaderError, Result};
+use crate::samples::{DataSchema, DenseKind, Hotness};
+use crate::transform::DenseTransform;
+
+/// Bytes of the headers we write, shape padded with spaces.
+const HEADER_BYTES: usize = 128;
+
+/// What numpy's header says of an array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Array {
+    element: Element,
+    /// Rows and what is in one.
+    rows: u64,
+    width: usize,
+    /// Bytes before the data.
+    first_byte: u64,
+}
+
+/// Opens shards: each path is one of a shard's files, or what their names begin with (`day_0`).
+///
+/// # Errors
+/// Those of opening; [`ReaderError::Format`] for arrays of another shape.
+pub fn open(paths: &[PathBuf], transform: DenseTransform) -> Result<RecordSource> {
+    let mut stems: Vec<PathBuf> = Vec::new();
+    for stem in paths.iter().map(|path| stem_of(path)) {
+        if stems.last() != Some(&stem) {
+            stems.push(stem);
+        }
+    }
+    let mut opened = stems.iter().map(|stem| open_shard(stem, transform)).collect::<Result<Vec<_>>>()?;
+    let Some(schema) = opened.first().map(|(schema, _)| schema.clone()) else {
+        return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
+    };
+    for ((other, _), stem) in opened.iter().zip(&stems) {
+        schema.check_like(other, &stem.display().to_string())?;
+    }
+    RecordSource::open(schema, opened.drain(..).map(|(_, shard)| shard).collect())
+}
+
+const SUFFIXES: [&str; 4] = ["_labels.npy", "_dense.npy", "_sparse.npy", "_sparse_multi_hot.npz"];
+
+fn stem_of(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let stem = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(&name);
+    path.with_file_name(stem)
+}
+
+fn beside(stem: &Path, suffix: &str) -> PathBuf {
+    let mut name = stem.file_name().unwrap_or_default().to_owned();
+    name.push(suffix);
+    stem.with_file_name(name)
+}
+
+fn open_shard(stem: &Path, transform: DenseTransform) -> Result<(DataSchema, Shard)> {
+    let [labels, dense, one_hot, multi_hot] = SUFFIXES.map(|suffix| beside(stem, suffix));
+    let mut files = vec![field_file(&labels, Target::Label)?];
+    let mut num_dense = 0;
+    if dense.exists() {
+        let file = field_file(&dense, Target::Dense)?;
+        num_dense = file.fields[0].count;
+        files.push(file);
+    }
+    let hotness = if multi_hot.exists() {
+        let members = open_members(&multi_hot)?;
+        let hotness = members.iter().map(|file| file.fields[0].count as u32).collect();
+        files.extend(members);
+        hotness
+    } else {
+        let file = field_file(&one_hot, Target::AllColumns)?;
+        let hotness = vec![1; file.fields[0].count];
+        files.push(file);
+        hotness
+    };
+    let hotness: Vec<_> = hotness.into_iter().map(Hotness::Fixed).collect();
+    let schema = DataSchema::numbered(true, num_dense, DenseKind::Transformed(transform), &hotness);
+    Ok((schema, Shard { name: stem.display().to_string(), files, num_samples: None }))
+}
+
+fn field_file(path: &Path, target: Target) -> Result<FieldFile> {
+    let mut file = File::open(path).map_err(|source| ReaderError::Open { file: path.into(), source })?;
+    let array = read_header(&mut file, path, "")?;
+    Ok(array.field_file(path, target, 0))
+}
+
+/// The members `0`, `1`, … of an `npz`.
+fn open_members(path: &Path) -> Result<Vec<FieldFile>> {
+    let bad = |message: String| ReaderError::Format { file: path.into(), message };
+    let file = File::open(path).map_err(|source| ReaderError::Open { file: path.into(), source })?;
+    let mut archive = zip::ZipArchive::new(file).map_err(|error| bad(format!("not an npz: {error}")))?;
+    let num_columns = archive.len();
+    let mut members = Vec::new();
+    for column in 0..num_columns {
+        let name = format!("{column}.npy");
+        let mut member = archive
+            .by_name(&name)
+            .map_err(|error| bad(format!("expected members 0 to {}: {name}: {error}", num_columns - 1)))?;
+        if member.compression() != zip::CompressionMethod::Stored {
+            return Err(bad(format!("{name} is compressed; save it with numpy.savez, not savez_compressed")));
+        }
+        let start = member.data_start().ok_or_else(|| bad(format!("{name} has no data")))?;
+        let size = member.size();
+        let array = read_header(&mut member, path, &name)?;
+        let found = array.first_byte + array.rows * (array.width * array.element.bytes()) as u64;
+        if found != size {
+            return Err(bad(format!("{name}: its shape needs {found} bytes, found {size}")));
+        }
+        members.push(array.field_file(path, Target::Column(column), start));
+    }
+    Ok(members)
+}
+
+impl Array {
+    fn field_file(self, path: &Path, target: Target, start: u64) -> FieldFile {
+        let record_bytes = self.width * self.element.bytes();
+        FieldFile {
+            path: path.to_owned(),
+            first_byte: start + self.first_byte,
+            num_bytes: Some(self.rows * record_bytes as u64),
+            record_bytes,
+            fields: vec![Field { at: 0, element: self.element, count: self.width, target }],
+        }
+    }
+}
+
+/// Reads numpy's header (format 1.0 to 3.0): magic, version, length, a Python dictionary.
+fn read_header(from: &mut impl Read, path: &Path, member: &str) -> Result<Array> {
+    let place = if member.is_empty() { String::new() } else { format!("{member}: ") };
+    let bad = |what: &str| ReaderError::Format { file: path.into(), message: format!("{place}{what}") };
+    let mut start = [0; 8];
+    from.read_exact(&mut start).map_err(|_| bad("expected a numpy array, found fewer than 8 bytes"))?;
+    if start[..6] != *b"\x93NUMPY" {
+        return Err(bad("expected a numpy array (\\x93NUMPY), found something else"));
+    }
+    let length_bytes = if start[6] == 1 { 2 } else { 4 };
+    let mut length = [0; 4];
+    from.read_exact(&mut length[..length_bytes]).map_err(|_| bad("the numpy header ends early"))?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > 1 << 16 {
+        return Err(bad("the numpy header is longer than 64 KiB"));
+    }
+    let mut text = vec![0; length];
+    from.read_exact(&mut text).map_err(|_| bad("the numpy header ends early"))?;
+    let text = String::from_utf8_lossy(&text);
+    let (element, shape) = parse_header(&text).map_err(|what| bad(&what))?;
+    let (rows, width) = match shape[..] {
+        [rows] => (rows, 1),
+        [rows, width] => (rows, width as usize),
+        _ => return Err(bad(&format!("expected an array of one or two dimensions, found {shape:?}"))),
+    };
+    Ok(Array { element, rows, width, first_byte: (8 + length_bytes + length) as u64 })
+}
+
+/// Type and shape of `{'descr': '<i4', 'fortran_order': False, 'shape': (8, 26), }`.
+fn parse_header(text: &str) -> Result<(Element, Vec<u64>), String> {
+    let after = |key: &str| text.split_once(&format!("'{key}':")).map(|(_, rest)| rest.trim_start());
+    let missing = |key: &str| format!("the numpy header has no '{key}': {text}");
+    let descr = after("descr").ok_or_else(|| missing("descr"))?;
+    let descr = descr.strip_prefix('\'').and_then(|rest| rest.split('\'').next()).unwrap_or(descr);
+    let element = match descr {
+        "|b1" => Element::Bool,
+        "|i1" => Element::I8,
+        "|u1" => Element::U8,
+        "<i2" => Element::I16,
+        "<u2" => Element::U16,
+        "<i4" => Element::I32,
+        "<u4" => Element::U32,
+        "<i8" => Element::I64,
+        "<f2" => Element::F16,
+        "<f4" => Element::F32,
+        "<f8" => Element::F64,
+        other => return Err(format!("expected little-endian numbers of 1 to 8 bytes, found \"{other}\"")),
+    };
+    let order = after("fortran_order").ok_or_else(|| missing("fortran_order"))?;
+    if !order.starts_with("False") {
+        return Err(
+            "expected rows after each other, found Fortran order: save it with numpy.ascontiguousarray"
+                .into(),
+        );
+    }
+    let shape = after("shape").ok_or_else(|| missing("shape"))?;
+    let inside =
+        shape.strip_prefix('(').and_then(|rest| rest.split(')').next()).ok_or_else(|| missing("shape"))?;
+    let sizes = inside.split(',').map(str::trim).filter(|size| !size.is_empty());
+    let sizes = sizes.map(|size| size.parse::<u64>().map_err(|_| format!("shape: found \"{size}\"")));
+    Ok((element, sizes.collect::<Result<_, _>>()?))
+}
+
+/// A header of [`HEADER_BYTES`] bytes.
+fn header(descr: &str, rows: u64, width: usize) -> Vec<u8> {
+    let dictionary = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
+    let length = HEADER_BYTES - 10;
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend_from_slice(&(length as u16).to_le_bytes());
+    bytes.extend_from_slice(format!("{dictionary:<width$}\n", width = length - 1).as_bytes());
+    bytes
+}
+
+/// Writes one shard of arrays.
+pub struct NpySink {
+    sink: RecordSink,
+    /// Type and width of each file.
+    shapes: Vec<(&'static str, usize)>,
+    /// Files that become members of an `npz`.
+    members: Vec<PathBuf>,
+    multi_hot: PathBuf,
+}
+
+impl NpySink {
+    /// Creates the files of the shard `stem`.
+    ///
+    /// # Errors
+    /// [`ReaderError::Write`]; [`ReaderError::Invalid`] for columns that arrays cannot hold: of varying hotness, or integers that are
+    /// still to be transformed.
+    pub fn create(stem: &Path, schema: &DataSchema) -> Result<Self> {
+        let stem = stem_of(stem);
+        if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() {
+            let message =
+                "npy holds transformed numbers: name the dense transform to convert with".to_owned();
+            return Err(ReaderError::Invalid { message });
+        }
+        let hotness: Vec<_> = schema.fixed_hotness()?.into_iter().map(|count| count as usize).collect();
+        let [labels, dense, one_hot, multi_hot] = SUFFIXES.map(|suffix| beside(&stem, suffix));
+        let mut parts = vec![];
+        if schema.labelled {
+            parts.push((labels, Element::I32, "<i4", 1, Target::Label));
+        }
+        if !schema.dense.is_empty() {
+            parts.push((dense, Element::F32, "<f4", schema.dense.len(), Target::Dense));
+        }
+        let mut members = Vec::new();
+        if hotness.iter().all(|&count| count == 1) {
+            parts.push((one_hot, Element::I32, "<i4", hotness.len(), Target::AllColumns));
+        } else {
+            for (column, &count) in hotness.iter().enumerate() {
+                let path = beside(&stem, &format!("_sparse_multi_hot.{column}.npy"));
+                members.push(path.clone());
+                parts.push((path, Element::I32, "<i4", count, Target::Column(column)));
+            }
+        }
+        let shapes = parts.iter().map(|&(_, _, descr, width, _)| (descr, width)).collect();
+        let files = parts.into_iter().map(|(path, element, descr, count, target)| {
+            let field = Field { at: 0, element, count, target };
+            (path, header(descr, 0, count), count * element.bytes(), vec![field])
+        });
+        let sink = RecordSink::create(schema.clone(), files.collect())?;
+        Ok(Self { sink, shapes, members, multi_hot })
+    }
+}
+
+impl Sink for NpySink {
+    fn write(&mut self, samples: &Samples) -> Result<()> {
+        self.sink.write(samples)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Vec<PathBuf>> {
+        let Self { sink, shapes, members, multi_hot } = *self;
+        let rows = sink.num_samples();
+        let mut paths = sink.finish_with(|file| {
+            let (descr, width) = shapes[file];
+            Some(header(descr, rows, width))
+        })?;
+        if !members.is_empty() {
+            bundle(&members, &multi_hot)?;
+            paths.retain(|path| !members.contains(path));
+            paths.push(multi_hot);
+        }
+        Ok(paths)
+    }
+}
+
+/// Puts arrays into an `npz` as its members `0`, `1`, …, and removes them.
+fn bundle(members: &[PathBuf], archive: &Path) -> Result<()> {
+    crate::aside::write_file_aside(archive, |file| {
+        let mut writer = zip::ZipWriter::new(&mut *file);
+        for (column, member) in members.iter().enumerate() {
+            let mut array = File::open(member)?;
+            let size = array.seek(SeekFrom::End(0))?;
+            array.seek(SeekFrom::Start(0))?;
+            let options = zip::write::SimpleFileOptions::default()
+                .compression_method(zip::CompressionMethod::Stored)
+                .large_file(size >= 1 << 31);
+            writer.start_file(format!("{column}.npy"), options)?;
+            std::io::copy(&mut array, &mut writer)?;
+        }
+        writer.finish()?;
+        Ok(())
+    })?;
+    members.iter().try_for_each(|member| crate::aside::remove_file(member))
+}

@@ -1,0 +1,265 @@
+//! Files of records, read side by side.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::field::{Field, bad_value};
+use crate::disk::{Block, DiskBlocks, DiskFiles, DiskOptions, Segment};
+use crate::error::{ReaderError, Result};
+use crate::formats::{Ranges, SampleStream, Source};
+use crate::samples::{DataSchema, Samples};
+
+/// Most samples that come at a time.
+const SAMPLES_AT_A_TIME: u64 = 2048;
+
+/// A file, or a part of one, of records of one size.
+#[derive(Clone, Debug)]
+pub struct FieldFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes before the first record.
+    pub first_byte: u64,
+    /// Bytes of all records; none: up to the end.
+    pub num_bytes: Option<u64>,
+    /// Bytes of a record.
+    pub record_bytes: usize,
+    /// What is in it.
+    pub fields: Vec<Field>,
+}
+
+/// Files that hold the same samples, some columns each.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    /// What messages call it.
+    pub name: String,
+    /// Its files.
+    pub files: Vec<FieldFile>,
+    /// Its samples, where something says so; else the files' sizes do.
+    pub num_samples: Option<u64>,
+}
+
+/// Shards, one after another.
+pub struct RecordSource {
+    schema: DataSchema,
+    shards: Arc<[Shard]>,
+    /// Samples before each shard, and all of them at the end.
+    starts: Arc<[u64]>,
+    stored_bytes: u64,
+}
+
+impl RecordSource {
+    /// Opens shards of one schema, and counts their samples.
+    ///
+    /// # Errors
+    /// Those of opening; [`ReaderError::Format`] where a file ends inside a record or has another number of records than the first
+    /// of its shard; [`ReaderError::Invalid`] for a column without a fixed number of ids.
+    pub fn open(schema: DataSchema, shards: Vec<Shard>) -> Result<Self> {
+        schema.fixed_hotness()?;
+        let (mut starts, mut stored_bytes) = (vec![0], 0);
+        for shard in &shards {
+            let mut samples = shard.num_samples.map(|count| (count, shard.name.clone()));
+            for file in &shard.files {
+                let (found, bytes) = count_records(file)?;
+                stored_bytes += bytes;
+                match &samples {
+                    Some((expected, name)) if *expected != found => {
+                        let message = format!("expected {expected} samples as in {name}, found {found}");
+                        return Err(ReaderError::Format { file: file.path.clone(), message });
+                    }
+                    Some(_) => {}
+                    None => samples = Some((found, file.path.display().to_string())),
+                }
+            }
+            let count = samples.map_or(0, |(count, _)| count);
+            starts.push(starts[starts.len() - 1] + count);
+        }
+        Ok(Self { schema, shards: shards.into(), starts: starts.into(), stored_bytes })
+    }
+}
+
+/// The records of a file and their bytes.
+fn count_records(file: &FieldFile) -> Result<(u64, u64)> {
+    let files = DiskFiles::open(std::slice::from_ref(&file.path), false)?;
+    let bytes = file.num_bytes.unwrap_or_else(|| files.bytes(0).saturating_sub(file.first_byte));
+    let size = file.record_bytes as u64;
+    let end = file.first_byte + bytes;
+    if end > files.bytes(0) || !bytes.is_multiple_of(size) {
+        let message = format!(
+            "truncated, or of another format: expected records of {size} bytes from byte {} on, found {} bytes, which is {} records and {} \
+             bytes",
+            file.first_byte,
+            files.bytes(0),
+            bytes / size,
+            bytes % size
+        );
+        return Err(ReaderError::Format { file: file.path.clone(), message });
+    }
+    Ok((bytes / size, bytes))
+}
+
+impl Source for RecordSource {
+    fn schema(&self) -> &DataSchema {
+        &self.schema
+    }
+
+    fn num_samples(&self) -> Option<u64> {
+        self.starts.last().copied()
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.stored_bytes
+    }
+
+    fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>> {
+        // Files read side by side share the memory that one would have.
+        let most = self.shards.iter().map(|shard| shard.files.len()).max().unwrap_or(1);
+        let depth = (options.depth / most).max(2);
+        let options = DiskOptions { depth, ..*options };
+        let ranges: Vec<Range<u64>> = ranges.collect();
+        let ranges: Arc<[Range<u64>]> = ranges.into();
+        let pieces = pieces(Arc::clone(&ranges), Arc::clone(&self.starts));
+        let lanes = (0..most).map(|lane| self.lane(lane, &ranges, &options)).collect::<Result<Vec<_>>>()?;
+        Ok(Box::new(RecordStream {
+            schema: self.schema.clone(),
+            shards: Arc::clone(&self.shards),
+            pieces: Box::new(pieces),
+            now: None,
+            lanes,
+        }))
+    }
+}
+
+impl RecordSource {
+    /// Begins to read file `lane` of every shard.
+    fn lane(&self, lane: usize, ranges: &Arc<[Range<u64>]>, options: &DiskOptions) -> Result<Lane> {
+        let here: Vec<usize> =
+            (0..self.shards.len()).filter(|&shard| lane < self.shards[shard].files.len()).collect();
+        let paths: Vec<_> = here.iter().map(|&shard| self.shards[shard].files[lane].path.clone()).collect();
+        let files = DiskFiles::open(&paths, options.direct)?;
+        let shards = Arc::clone(&self.shards);
+        let segments = pieces(Arc::clone(ranges), Arc::clone(&self.starts)).filter_map(move |piece| {
+            let file = shards[piece.shard].files.get(lane)?;
+            let index = here.iter().position(|&shard| shard == piece.shard)?;
+            let size = file.record_bytes as u64;
+            let bytes =
+                file.first_byte + piece.records.start * size..file.first_byte + piece.records.end * size;
+            Some(Segment { file: index, bytes })
+        });
+        let blocks = files.read(segments, options)?;
+        Ok(Lane { blocks, block: None, used: 0, carried: Vec::new() })
+    }
+}
+
+/// Some records of one shard.
+#[derive(Clone, Debug)]
+struct Piece {
+    shard: usize,
+    records: Range<u64>,
+}
+
+/// Ranges of samples, cut at the shards' borders.
+fn pieces(ranges: Arc<[Range<u64>]>, starts: Arc<[u64]>) -> impl Iterator<Item = Piece> + Send {
+    let num_shards = starts.len() - 1;
+    (0..ranges.len()).flat_map(move |index| {
+        let (range, starts) = (ranges[index].clone(), Arc::clone(&starts));
+        (0..num_shards).filter_map(move |shard| {
+            let (first, end) = (starts[shard], starts[shard + 1]);
+            let (from, to) = (range.start.max(first), range.end.min(end));
+            (from < to).then(|| Piece { shard, records: from - first..to - first })
+        })
+    })
+}
+
+/// The bytes of one file of each shard, in order.
+struct Lane {
+    blocks: DiskBlocks,
+    block: Option<Block>,
+    used: usize,
+    /// A record that lies across two blocks, with what was taken with it.
+    carried: Vec<u8>,
+}
+
+impl Lane {
+    /// The next `count` bytes.
+    fn take(&mut self, count: usize) -> Result<&[u8]> {
+        let left = self.block.as_ref().map_or(0, |block| block.bytes().len() - self.used);
+        if left == 0 {
+            self.advance()?;
+        } else if left < count {
+            return self.carry(count);
+        }
+        let left = self.block.as_ref().map_or(0, |block| block.bytes().len());
+        if self.used == 0 && left < count {
+            return self.carry(count);
+        }
+        self.used += count;
+        Ok(self.block.as_ref().map_or(&[], |block| &block.bytes()[self.used - count..self.used]))
+    }
+
+    fn carry(&mut self, count: usize) -> Result<&[u8]> {
+        self.carried.clear();
+        loop {
+            if let Some(block) = &self.block {
+                let bytes = &block.bytes()[self.used..];
+                let taken = bytes.len().min(count - self.carried.len());
+                self.carried.extend_from_slice(&bytes[..taken]);
+                self.used += taken;
+            }
+            if self.carried.len() == count {
+                return Ok(&self.carried);
+            }
+            self.advance()?;
+        }
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        // The old block's memory is wanted for the next read.
+        (self.block, self.used) = (None, 0);
+        self.block = self.blocks.next()?;
+        match self.block {
+            Some(_) => Ok(()),
+            None => Err(ReaderError::Stopped { thread: "disk" }),
+        }
+    }
+}
+
+struct RecordStream {
+    schema: DataSchema,
+    shards: Arc<[Shard]>,
+    pieces: Box<dyn Iterator<Item = Piece> + Send>,
+    now: Option<Piece>,
+    lanes: Vec<Lane>,
+}
+
+impl SampleStream for RecordStream {
+    fn next(&mut self, samples: &mut Samples) -> Result<bool> {
+        let Some(Piece { shard, records }) = self.now.take().or_else(|| self.pieces.next()) else {
+            // The end of each file is where changes of its size are noticed.
+            for lane in &mut self.lanes {
+                lane.block = None;
+                while lane.blocks.next()?.is_some() {}
+            }
+            return Ok(false);
+        };
+        let end = records.end.min(records.start + SAMPLES_AT_A_TIME);
+        if end < records.end {
+            self.now = Some(Piece { shard, records: end..records.end });
+        }
+        let count = (end - records.start) as usize;
+        samples.clear(&self.schema);
+        samples.num_samples = count;
+        for (lane, file) in self.lanes.iter_mut().zip(&self.shards[shard].files) {
+            let bytes = lane.take(count * file.record_bytes)?;
+            for field in &file.fields {
+                let decoded = field.decode(bytes, file.record_bytes, samples);
+                decoded.map_err(|bad| bad_value(&file.path, records.start, bad))?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn description(&self) -> String {
+        self.lanes.first().map_or_else(String::new, |lane| lane.blocks.description().to_owned())
+    }
+}

@@ -1,0 +1,311 @@
+//! NVIDIA's split binary: in each folder `label.bin` (a byte each), `numerical.bin` (`f16` [N, D], `ln(x+3)` taken already) and a file
+//! for each categorical column (the smallest of `i8`, `i16`, `i32` that holds its ids), and beside the folders
+//! `feature_spec.yaml`, which says what they are (DeepLearningExamples, DLRM).
+//!
+//! `DIR/train` is read by the source `train` of `DIR/feature_spec.yaml`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::records::{Element, Field, FieldFile, RecordSink, RecordSource, Shard, Target};
+use super::{Samples, Sink};
+use crate::error::{ReaderError, Result};
+use crate::samples::{DataSchema, DenseKind, Hotness, SparseColumn};
+use crate::transform::DenseTransform;
+
+/// `feature_spec.yaml`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeatureSpec {
+    /// The features of each channel: `label`, `numerical`, `categorical`.
+    pub channel_spec: BTreeMap<String, Vec<String>>,
+    /// What each feature is.
+    pub feature_spec: BTreeMap<String, Feature>,
+    /// Anything.
+    #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
+    /// The files of each folder.
+    pub source_spec: BTreeMap<String, Vec<Chunk>>,
+}
+
+/// One feature.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Feature {
+    /// numpy's name of its type.
+    pub dtype: String,
+    /// Values of a categorical one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cardinality: Option<u64>,
+}
+
+/// Files with some features.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chunk {
+    /// `split_binary`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What they hold, in order.
+    pub features: Vec<String>,
+    /// Paths from the specification's folder.
+    pub files: Vec<String>,
+}
+
+const SPECIFICATION: &str = "feature_spec.yaml";
+
+fn element(dtype: &str) -> Option<Element> {
+    Some(match dtype {
+        "bool" => Element::Bool,
+        "int8" => Element::I8,
+        "uint8" => Element::U8,
+        "int16" => Element::I16,
+        "int32" => Element::I32,
+        "int64" => Element::I64,
+        "float16" => Element::F16,
+        "float32" => Element::F32,
+        "float64" => Element::F64,
+        _ => return None,
+    })
+}
+
+fn dtype(element: Element) -> &'static str {
+    match element {
+        Element::Bool => "bool",
+        Element::I8 => "int8",
+        Element::U8 => "uint8",
+        Element::I16 | Element::U16 => "int16",
+        Element::I32 | Element::U32 => "int32",
+        Element::I64 => "int64",
+        Element::F16 => "float16",
+        Element::F32 => "float32",
+        Element::F64 => "float64",
+    }
+}
+
+impl FeatureSpec {
+    /// Reads the one in `folder`.
+    ///
+    /// # Errors
+    /// [`ReaderError::Open`], [`ReaderError::Format`].
+    pub fn load(folder: &Path) -> Result<Self> {
+        let file = folder.join(SPECIFICATION);
+        let text = std::fs::read_to_string(&file)
+            .map_err(|source| ReaderError::Open { file: file.clone(), source })?;
+        serde_norway::from_str(&text)
+            .map_err(|error| ReaderError::Format { file, message: error.to_string() })
+    }
+
+    fn channel(&self, name: &str) -> &[String] {
+        self.channel_spec.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// The rows that each categorical column's table needs, in order; 0 where it is not said.
+    pub fn cardinalities(&self) -> Vec<u64> {
+        let columns = self.channel("categorical").iter();
+        columns
+            .map(|name| self.feature_spec.get(name).and_then(|feature| feature.cardinality).unwrap_or(0))
+            .collect()
+    }
+}
+
+/// Opens folders, each named in the specification beside it.
+///
+/// # Errors
+/// Those of opening; [`ReaderError::Format`] where the specification and the files disagree.
+pub fn open(folders: &[PathBuf], transform: DenseTransform) -> Result<RecordSource> {
+    let opened = folders.iter().map(|folder| open_folder(folder, transform)).collect::<Result<Vec<_>>>()?;
+    let Some((schema, _)) = opened.first().cloned() else {
+        return Err(ReaderError::Invalid { message: "no data folder was named".to_owned() });
+    };
+    for ((other, _), folder) in opened.iter().zip(folders) {
+        schema.check_like(other, &folder.display().to_string())?;
+    }
+    RecordSource::open(schema, opened.into_iter().map(|(_, shard)| shard).collect())
+}
+
+fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, Shard)> {
+    let root = folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let spec = FeatureSpec::load(root)?;
+    let bad = |message: String| ReaderError::Format { file: root.join(SPECIFICATION), message };
+    let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Some(chunks) = spec.source_spec.get(&name) else {
+        let known: Vec<_> = spec.source_spec.keys().cloned().collect();
+        return Err(bad(format!(
+            "source_spec: expected \"{name}\" (the folder's name), found {}",
+            known.join(", ")
+        )));
+    };
+    let [labels, dense, sparse] = ["label", "numerical", "categorical"].map(|channel| spec.channel(channel));
+    let mut files = Vec::new();
+    for chunk in chunks {
+        let Some(feature) = chunk.features.first().and_then(|name| spec.feature_spec.get(name)) else {
+            return Err(bad(format!(
+                "source_spec {name}: features {:?} are not in feature_spec",
+                chunk.features
+            )));
+        };
+        let element = element(&feature.dtype)
+            .ok_or_else(|| bad(format!("{}: unknown dtype \"{}\"", chunk.features[0], feature.dtype)))?;
+        let target = if chunk.features == labels {
+            Target::Label
+        } else if chunk.features == dense {
+            Target::Dense
+        } else if let ([one], Some(column)) =
+            (&chunk.features[..], sparse.iter().position(|name| *name == chunk.features[0]))
+        {
+            let _ = one;
+            Target::Column(column)
+        } else {
+            return Err(bad(format!(
+                "source_spec {name}: features {:?} are neither the label, all numerical ones in order, nor one categorical",
+                chunk.features
+            )));
+        };
+        let [path] = &chunk.files[..] else {
+            return Err(bad(format!("source_spec {name}: expected one file for {:?}", chunk.features)));
+        };
+        let count = chunk.features.len();
+        files.push(FieldFile {
+            path: root.join(path),
+            first_byte: 0,
+            num_bytes: None,
+            record_bytes: count * element.bytes(),
+            fields: vec![Field { at: 0, element, count, target }],
+        });
+    }
+    let expected = usize::from(!labels.is_empty()) + usize::from(!dense.is_empty()) + sparse.len();
+    if files.len() != expected {
+        return Err(bad(format!("source_spec {name}: expected {expected} files, found {}", files.len())));
+    }
+    let schema = DataSchema {
+        labelled: !labels.is_empty(),
+        dense: dense.to_vec(),
+        dense_kind: DenseKind::Transformed(transform),
+        sparse: sparse
+            .iter()
+            .map(|name| SparseColumn { name: name.clone(), hotness: Hotness::Fixed(1) })
+            .collect(),
+    };
+    Ok((schema, Shard { name: folder.display().to_string(), files, num_samples: None }))
+}
+
+/// Writes one folder and its entry in the specification beside it.
+pub struct SplitSink {
+    sink: RecordSink,
+    folder: PathBuf,
+    schema: DataSchema,
+    elements: Vec<Element>,
+    rows: Vec<u64>,
+}
+
+impl SplitSink {
+    /// Creates the files in `folder`; `rows[t]` is one more than the largest id of column `t`.
+    ///
+    /// # Errors
+    /// [`ReaderError::Write`]; [`ReaderError::Invalid`] for columns that the format cannot hold.
+    pub fn create(folder: &Path, schema: &DataSchema, rows: &[u64]) -> Result<Self> {
+        let refuse = |message: &str| Err(ReaderError::Invalid { message: format!("split: {message}") });
+        if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() {
+            return refuse("it holds transformed numbers: name the dense transform to convert with");
+        }
+        if schema.sparse.iter().any(|column| column.hotness != Hotness::Fixed(1)) {
+            return refuse("it has one id a sample in every column");
+        }
+        if rows.len() != schema.sparse.len() {
+            return refuse("the rows of every column's table have to be known");
+        }
+        std::fs::create_dir_all(folder)
+            .map_err(|source| ReaderError::Write { file: folder.into(), source })?;
+        let elements: Vec<_> = rows.iter().map(|&rows| smallest(rows)).collect();
+        let mut files = Vec::new();
+        let mut add = |name: String, element: Element, count: usize, target: Target| {
+            let field = Field { at: 0, element, count, target };
+            files.push((folder.join(name), Vec::new(), count * element.bytes(), vec![field]));
+        };
+        if schema.labelled {
+            add("label.bin".to_owned(), Element::Bool, 1, Target::Label);
+        }
+        if !schema.dense.is_empty() {
+            add("numerical.bin".to_owned(), Element::F16, schema.dense.len(), Target::Dense);
+        }
+        for (column, &element) in elements.iter().enumerate() {
+            add(format!("cat_{column}.bin"), element, 1, Target::Column(column));
+        }
+        let sink = RecordSink::create(schema.clone(), files)?;
+        Ok(Self { sink, folder: folder.to_owned(), schema: schema.clone(), elements, rows: rows.to_vec() })
+    }
+
+    fn specification(&self, name: &str) -> FeatureSpec {
+        let categorical: Vec<_> =
+            (0..self.elements.len()).map(|column| format!("cat_{column}.bin")).collect();
+        let mut spec = FeatureSpec::default();
+        let mut chunks = Vec::new();
+        let mut add = |channel: &str, features: Vec<String>, files: Vec<(Vec<String>, String)>| {
+            spec.channel_spec.insert(channel.to_owned(), features);
+            for (features, file) in files {
+                let files = vec![format!("{name}/{file}")];
+                chunks.push(Chunk { kind: "split_binary".to_owned(), features, files });
+            }
+        };
+        let label = vec!["label".to_owned()];
+        let dense: Vec<_> = (0..self.schema.dense.len()).map(|column| format!("num_{column}")).collect();
+        if self.schema.labelled {
+            add("label", label.clone(), vec![(label.clone(), "label.bin".to_owned())]);
+            spec.feature_spec
+                .insert(label[0].clone(), Feature { dtype: "bool".to_owned(), cardinality: None });
+        }
+        if !dense.is_empty() {
+            add("numerical", dense.clone(), vec![(dense.clone(), "numerical.bin".to_owned())]);
+        }
+        let files = categorical.iter().map(|column| (vec![column.clone()], column.clone())).collect();
+        add("categorical", categorical.clone(), files);
+        for name in dense {
+            spec.feature_spec.insert(name, Feature { dtype: "float16".to_owned(), cardinality: None });
+        }
+        for ((name, &element), &rows) in categorical.into_iter().zip(&self.elements).zip(&self.rows) {
+            let feature = Feature { dtype: dtype(element).to_owned(), cardinality: Some(rows) };
+            spec.feature_spec.insert(name, feature);
+        }
+        spec.source_spec.insert(name.to_owned(), chunks);
+        spec
+    }
+}
+
+/// The smallest type whose maximum is beyond the cardinality.
+fn smallest(rows: u64) -> Element {
+    [(Element::I8, i8::MAX as u64), (Element::I16, i16::MAX as u64)]
+        .into_iter()
+        .find(|(_, most)| rows < *most)
+        .map_or(Element::I32, |(element, _)| element)
+}
+
+impl Sink for SplitSink {
+    fn write(&mut self, samples: &Samples) -> Result<()> {
+        self.sink.write(samples)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Vec<PathBuf>> {
+        let root = self.folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let file = root.join(SPECIFICATION);
+        let name = self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut spec = self.specification(&name);
+        if file.exists() {
+            // Another folder of the same data, such as `test` beside `train`.
+            let old = FeatureSpec::load(root)?;
+            let same = old.channel_spec == spec.channel_spec && old.feature_spec == spec.feature_spec;
+            if !same && old.source_spec.keys().any(|other| *other != name) {
+                let message = "it describes other columns than the ones being written".to_owned();
+                return Err(ReaderError::Format { file, message });
+            }
+            for (other, chunks) in old.source_spec {
+                spec.source_spec.entry(other).or_insert(chunks);
+            }
+        }
+        let text = serde_norway::to_string(&spec)
+            .map_err(|error| ReaderError::Invalid { message: format!("{}: {error}", file.display()) })?;
+        let mut paths = self.sink.finish_with(|_| None)?;
+        crate::aside::write_file_aside(&file, |to| std::io::Write::write_all(to, text.as_bytes()))?;
+        paths.push(file);
+        Ok(paths)
+    }
+}

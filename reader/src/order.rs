@@ -1,0 +1,167 @@
+//! In which order samples are visited: seeded, and exact to resume.
+//!
+//! An epoch is a list of batches. They are taken in the order of the data, or in a shuffled order (a batch keeps its samples: cheap, for
+//! data that is shuffled already), or the samples themselves are shuffled within windows of bounded size. Everything follows from
+//! seed, epoch and number of the sample, so a position needs no state beside them.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::hashing::fmix64;
+
+/// How samples are ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Order {
+    /// As they are.
+    #[default]
+    Sequential,
+    /// Batches in a random order, the same on every rank.
+    Batches {
+        /// Seed.
+        seed: u64,
+    },
+    /// Samples in a random order: chunks of the data in a random order are gathered to windows of about `window` samples, within
+    /// which any sample can come anywhere.
+    Samples {
+        /// Seed.
+        seed: u64,
+        /// Samples that are held in memory.
+        window: u64,
+    },
+}
+
+/// A rank's share of every batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Which, from 0.
+    pub index: u64,
+    /// Of how many.
+    pub of: u64,
+}
+
+impl Slice {
+    /// Everything.
+    pub const WHOLE: Self = Self { index: 0, of: 1 };
+
+    /// Its part of `range`; the parts of all slices are the range, one after another, and differ by one sample at most.
+    pub fn of_range(self, range: Range<u64>) -> Range<u64> {
+        let length = range.end - range.start;
+        let part =
+            |index: u64| range.start + (u128::from(length) * u128::from(index) / u128::from(self.of)) as u64;
+        part(self.index)..part(self.index + 1)
+    }
+}
+
+/// A random permutation of `0..length`, by Fisher and Yates.
+pub fn permutation(length: u64, seed: u64) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..length).collect();
+    let mut state = fmix64(seed ^ 0x9e37_79b9_7f4a_7c15);
+    for index in (1..order.len()).rev() {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        // A product instead of a remainder: the bias is below 2⁻³² for any length in use.
+        let other = (u128::from(fmix64(state)) * (index as u128 + 1)) >> 64;
+        order.swap(index, other as usize);
+    }
+    order
+}
+
+fn of_epoch(seed: u64, epoch: u64) -> u64 {
+    fmix64(seed ^ fmix64(epoch.wrapping_add(1)))
+}
+
+/// The batches of an epoch, as ranges of samples of the data.
+///
+/// `start` samples have been delivered already (a multiple of the batch size, or everything).
+pub fn batches(order: Order, epoch: u64, num_samples: u64, batch_size: u64, start: u64) -> Vec<Range<u64>> {
+    let num_batches = num_samples.div_ceil(batch_size);
+    let range = |index: u64| index * batch_size..((index + 1) * batch_size).min(num_samples);
+    let first = start.div_ceil(batch_size);
+    match order {
+        Order::Sequential => (first..num_batches).map(range).collect(),
+        Order::Samples { .. } => unreachable!("a shuffle of samples has windows"),
+        Order::Batches { seed } => {
+            // The short batch stays the last: the others then have one size for a captured step.
+            let full = num_samples / batch_size;
+            let order = permutation(full, of_epoch(seed, epoch));
+            (first..num_batches)
+                .map(|index| range(if index < full { order[index as usize] } else { index }))
+                .collect()
+        }
+    }
+}
+
+/// The windows of an epoch: chunks of `chunk` samples in a random order, so many that a window holds about `window` samples. A window's
+/// samples, read in the order of its ranges, are delivered in the order of `permutation(its samples, its seed)`.
+pub fn windows(
+    seed: u64,
+    window: u64,
+    chunk: u64,
+    epoch: u64,
+    num_samples: u64,
+) -> Vec<(u64, Vec<Range<u64>>)> {
+    let seed = of_epoch(seed, epoch);
+    let num_chunks = num_samples.div_ceil(chunk);
+    let order = permutation(num_chunks, seed);
+    let per_window = (window / chunk).max(1) as usize;
+    let range = |&index: &u64| index * chunk..((index + 1) * chunk).min(num_samples);
+    let windows = order.chunks(per_window).enumerate();
+    windows
+        .map(|(index, chunks)| (of_epoch(seed, index as u64), chunks.iter().map(range).collect()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permutations_are_whole_and_depend_on_the_seed() {
+        for length in [0, 1, 2, 1000] {
+            let mut order = permutation(length, 5);
+            assert!(length < 1000 || order != permutation(length, 6));
+            assert_eq!(order, permutation(length, 5));
+            order.sort_unstable();
+            assert_eq!(order, (0..length).collect::<Vec<_>>());
+        }
+        // Every element comes first about equally often.
+        let mut firsts = [0; 5];
+        (0..5000).for_each(|seed| firsts[permutation(5, seed)[0] as usize] += 1);
+        assert!(firsts.iter().all(|count| (850..1150).contains(count)), "{firsts:?}");
+    }
+
+    #[test]
+    fn batches_cover_an_epoch_and_resume_in_the_middle() {
+        for order in [Order::Sequential, Order::Batches { seed: 9 }] {
+            let all = batches(order, 3, 1003, 100, 0);
+            let mut samples: Vec<u64> = all.iter().cloned().flatten().collect();
+            assert_eq!(all.last(), Some(&(1000..1003)), "the short batch is the last");
+            samples.sort_unstable();
+            assert_eq!(samples, (0..1003).collect::<Vec<_>>());
+            assert_eq!(batches(order, 3, 1003, 100, 400), all[4..]);
+            assert!(batches(order, 3, 1003, 100, 1003).is_empty());
+        }
+        let shuffled = |epoch| batches(Order::Batches { seed: 9 }, epoch, 1003, 100, 0);
+        assert_ne!(shuffled(0), shuffled(1));
+    }
+
+    #[test]
+    fn windows_cover_an_epoch() {
+        let all = windows(4, 64, 16, 0, 1000);
+        let mut samples: Vec<u64> =
+            all.iter().flat_map(|(_, ranges)| ranges.iter().cloned().flatten()).collect();
+        assert!(all.iter().all(|(_, ranges)| ranges.len() <= 4));
+        samples.sort_unstable();
+        assert_eq!(samples, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn slices_are_a_batch() {
+        for of in 1..7 {
+            let parts = (0..of).map(|index| Slice { index, of }.of_range(10..33));
+            let all: Vec<u64> = parts.flatten().collect();
+            assert_eq!(all, (10..33).collect::<Vec<_>>());
+        }
+    }
+}

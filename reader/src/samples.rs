@@ -1,0 +1,240 @@
+//! Samples as a file has them: what every format is read into and written from.
+
+use serde::{Deserialize, Serialize};
+
+use crate::criteo::parse::MISSING_DENSE;
+use crate::error::{ReaderError, Result};
+use crate::hashing::MISSING_ID;
+use crate::transform::DenseTransform;
+
+/// How many ids a sample has in a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hotness {
+    /// As many in every sample.
+    Fixed(u32),
+    /// Any number, none included.
+    Varying,
+}
+
+/// What the numbers of dense columns are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DenseKind {
+    /// Integers as they were counted: the transform is still to come.
+    Integers,
+    /// Numbers, transformed already in the way that is named.
+    Transformed(DenseTransform),
+}
+
+/// A categorical column.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SparseColumn {
+    /// Its name in messages.
+    pub name: String,
+    /// Ids a sample.
+    pub hotness: Hotness,
+}
+
+/// The columns of some data, whatever format it is in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSchema {
+    /// Whether samples have a label (0 or 1).
+    pub labelled: bool,
+    /// Names of the dense columns.
+    pub dense: Vec<String>,
+    /// What their numbers are.
+    pub dense_kind: DenseKind,
+    /// Categorical columns, one table each.
+    pub sparse: Vec<SparseColumn>,
+}
+
+impl DataSchema {
+    /// Columns named as Criteo's, `I1…` and `C1…`, with these ids a sample.
+    pub fn numbered(labelled: bool, num_dense: usize, dense_kind: DenseKind, hotness: &[Hotness]) -> Self {
+        let sparse = hotness.iter().enumerate();
+        Self {
+            labelled,
+            dense: (1..=num_dense).map(|number| format!("I{number}")).collect(),
+            dense_kind,
+            sparse: sparse
+                .map(|(index, &hotness)| SparseColumn { name: format!("C{}", index + 1), hotness })
+                .collect(),
+        }
+    }
+
+    /// Ids a sample in each column.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] naming a column without a fixed number.
+    pub fn fixed_hotness(&self) -> Result<Vec<u32>> {
+        let fixed = |column: &SparseColumn| match column.hotness {
+            Hotness::Fixed(count) => Ok(count),
+            Hotness::Varying => {
+                let message = format!("column {}: expected a fixed number of ids a sample", column.name);
+                Err(ReaderError::Invalid { message })
+            }
+        };
+        self.sparse.iter().map(fixed).collect()
+    }
+
+    /// Refuses to go on with samples that have other columns.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] with what differs; names may.
+    pub fn check_like(&self, other: &Self, what: &str) -> Result<()> {
+        let hotness = |schema: &Self| schema.sparse.iter().map(|column| column.hotness).collect::<Vec<_>>();
+        let differences = [
+            (self.labelled != other.labelled)
+                .then(|| format!("labels: expected {}, found {}", self.labelled, other.labelled)),
+            (self.dense.len() != other.dense.len()).then(|| {
+                format!("dense columns: expected {}, found {}", self.dense.len(), other.dense.len())
+            }),
+            (self.dense_kind != other.dense_kind).then(|| {
+                format!("dense numbers: expected {:?}, found {:?}", self.dense_kind, other.dense_kind)
+            }),
+            (hotness(self) != hotness(other))
+                .then(|| format!("ids a sample: expected {:?}, found {:?}", hotness(self), hotness(other))),
+        ];
+        match differences.into_iter().flatten().next() {
+            None => Ok(()),
+            Some(difference) => Err(ReaderError::Invalid { message: format!("{what}: {difference}") }),
+        }
+    }
+}
+
+/// The dense numbers of some samples, `num_samples × num_dense`, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DenseValues {
+    /// [`MISSING_DENSE`] where there is none.
+    Integers(Vec<i32>),
+    /// Already transformed.
+    Numbers(Vec<f32>),
+}
+
+impl Default for DenseValues {
+    fn default() -> Self {
+        DenseValues::Integers(Vec::new())
+    }
+}
+
+impl DenseValues {
+    /// No numbers, of a kind; the old buffer is kept where it can be.
+    pub fn clear(&mut self, kind: DenseKind) {
+        match (&mut *self, kind) {
+            (DenseValues::Integers(values), DenseKind::Integers) => values.clear(),
+            (DenseValues::Numbers(values), DenseKind::Transformed(_)) => values.clear(),
+            (DenseValues::Integers(_), DenseKind::Transformed(_)) => *self = DenseValues::Numbers(Vec::new()),
+            (DenseValues::Numbers(_), DenseKind::Integers) => *self = DenseValues::Integers(Vec::new()),
+        }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            DenseValues::Integers(values) => values.len(),
+            DenseValues::Numbers(values) => values.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The ids of one column: sample `i` has `ids[offsets[i]..offsets[i + 1]]`, or, where the schema says how many, `ids[i · n..][..n]`
+/// and no offsets. [`MISSING_ID`] is an id that is missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdBags {
+    /// Ids, sample after sample.
+    pub ids: Vec<u64>,
+    /// Of varying columns alone: `num_samples + 1` offsets from 0.
+    pub offsets: Vec<u32>,
+}
+
+impl IdBags {
+    /// The ids of sample `index`.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn of(&self, index: usize, hotness: Hotness) -> &[u64] {
+        match hotness {
+            Hotness::Fixed(count) => &self.ids[index * count as usize..][..count as usize],
+            Hotness::Varying => &self.ids[self.offsets[index] as usize..self.offsets[index + 1] as usize],
+        }
+    }
+}
+
+/// Some consecutive samples. Buffers are reused.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Samples {
+    /// How many.
+    pub num_samples: usize,
+    /// 0 or 1 for each; empty without labels.
+    pub labels: Vec<f32>,
+    /// Dense numbers.
+    pub dense: DenseValues,
+    /// Ids of each categorical column.
+    pub sparse: Vec<IdBags>,
+}
+
+impl Samples {
+    /// No samples of `schema`; keeps the buffers.
+    pub fn clear(&mut self, schema: &DataSchema) {
+        self.num_samples = 0;
+        self.labels.clear();
+        self.dense.clear(schema.dense_kind);
+        self.sparse.resize_with(schema.sparse.len(), IdBags::default);
+        for (bags, column) in self.sparse.iter_mut().zip(&schema.sparse) {
+            bags.ids.clear();
+            bags.offsets.clear();
+            if column.hotness == Hotness::Varying {
+                bags.offsets.push(0);
+            }
+        }
+    }
+
+    /// Adds sample `index` of `other`, both of `schema`.
+    ///
+    /// # Panics
+    /// If there is no such sample, or one of both is of another schema.
+    pub fn push_from(&mut self, other: &Samples, index: usize, schema: &DataSchema) {
+        self.num_samples += 1;
+        if schema.labelled {
+            self.labels.push(other.labels[index]);
+        }
+        let dense = index * schema.dense.len()..(index + 1) * schema.dense.len();
+        match (&mut self.dense, &other.dense) {
+            (DenseValues::Integers(to), DenseValues::Integers(from)) => to.extend_from_slice(&from[dense]),
+            (DenseValues::Numbers(to), DenseValues::Numbers(from)) => to.extend_from_slice(&from[dense]),
+            _ => panic!("samples of one schema should have dense numbers of one kind"),
+        }
+        for ((to, from), column) in self.sparse.iter_mut().zip(&other.sparse).zip(&schema.sparse) {
+            to.ids.extend_from_slice(from.of(index, column.hotness));
+            if column.hotness == Hotness::Varying {
+                to.offsets.push(to.ids.len() as u32);
+            }
+        }
+    }
+
+    /// Adds samples `range` of `other`, both of `schema`.
+    ///
+    /// # Panics
+    /// As [`Samples::push_from`].
+    pub fn extend_from(&mut self, other: &Samples, range: std::ops::Range<usize>, schema: &DataSchema) {
+        range.for_each(|index| self.push_from(other, index, schema));
+    }
+}
+
+/// An integer as it is written where nothing can be missing.
+pub fn present(integer: i32) -> i32 {
+    if integer == MISSING_DENSE { 0 } else { integer }
+}
+
+/// An id as it is written where nothing can be missing.
+pub fn present_id(id: u64) -> u64 {
+    if id == MISSING_ID { 0 } else { id }
+}

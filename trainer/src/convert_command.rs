@@ -1,0 +1,179 @@
+//! `headlong data convert`: data of one format to another.
+
+use crate::cli::JsonOutput;
+use crate::config::TableRows;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::preset::cardinalities;
+use crate::report::{bytes, count, duration};
+use clap::Args;
+use headlong_reader::convert::{self, ConvertOptions, Converted, Described, split_rows};
+use headlong_reader::disk::DiskOptions;
+use headlong_reader::formats::records::{DCNV2_HOTNESS, RecordLayout};
+use headlong_reader::formats::{Format, Source};
+use headlong_reader::samples::DenseKind;
+use headlong_reader::{BlockOptions, DenseTransform};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Lines of progress come at most this often.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// Arguments of `headlong data convert`.
+#[derive(Debug, Args)]
+pub struct ConvertArguments {
+    /// What to convert: files, for `npy` one file of each shard (or `day_0`), for `split` its folders
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub data: Vec<PathBuf>,
+    /// Its format; told from the first file where it is not given, which records without a header (mlperf, raw) need
+    #[arg(long, value_name = "FORMAT")]
+    pub from: Option<Format>,
+    /// The format to write: headlong, mlperf, raw, npy, split, criteo
+    #[arg(long, value_name = "FORMAT")]
+    pub to: Format,
+    /// The file; for `npy` what its files' names begin with, for `split` a folder (`DIR/train`)
+    #[arg(long, value_name = "PATH")]
+    pub output: PathBuf,
+    /// Turn integers into numbers by this: ln(x+1), ln(x+3), none. For npy and split data it says what was done already
+    #[arg(long, value_name = "TRANSFORM")]
+    pub dense_transform: Option<DenseTransform>,
+    /// Turn ids into rows, id mod rows: a number for all columns, one for each (3,5,…), or a published list's name
+    #[arg(long, value_name = "ROWS")]
+    pub rows: Option<String>,
+    /// Records of `raw`: how many dense numbers
+    #[arg(long, value_name = "N", default_value_t = 13)]
+    pub num_dense: usize,
+    /// Records of `raw`: ids a sample in each column (1,3,…); MLPerf's multi-hot data where it is not given
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    pub hotness: Vec<u32>,
+    /// Records of `raw`: dense numbers are integers, still to be transformed
+    #[arg(long)]
+    pub integers: bool,
+    /// Threads for text; one per core by default
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Where the JSON goes
+    #[command(flatten)]
+    pub json: JsonOutput,
+}
+
+/// Converts.
+///
+/// # Errors
+/// [`Error::Usage`] for arguments that do not fit together, [`Error::Failed`] for data that cannot be read or written.
+pub fn run(arguments: &ConvertArguments) -> Result<()> {
+    let failed = Error::failed("the data cannot be converted");
+    let from = match arguments.from {
+        Some(format) => format,
+        None => convert::detect(&arguments.data[0]).map_err(Error::failed("the data cannot be read"))?,
+    };
+    let described = described(arguments);
+    let source =
+        convert::open(from, &arguments.data, &described).map_err(Error::failed("the data cannot be read"))?;
+    let transform = match from {
+        Format::Npy | Format::Split => None,
+        _ => arguments.dense_transform,
+    };
+    let rows = rows(arguments, from, source.schema().sparse.len())?;
+    let options = ConvertOptions { transform, rows, disk: DiskOptions::default() };
+    let mut progress = Progress::new(&*source);
+    let converted = convert::convert(&*source, arguments.to, &arguments.output, &options, &mut |samples| {
+        progress.show(samples);
+    })
+    .map_err(failed)?;
+    let seconds = progress.started.elapsed().as_secs_f64();
+    let text = format!(
+        "{} samples of {from} written as {}: {}, {}, in {}",
+        count(converted.num_samples),
+        arguments.to,
+        names(&converted),
+        bytes(converted.bytes),
+        duration(seconds)
+    );
+    output::answer(&arguments.json, &text, &document(&converted, from, arguments.to, seconds))
+}
+
+/// What the command line says of data that does not say it itself.
+fn described(arguments: &ConvertArguments) -> Described {
+    let transform = arguments.dense_transform.unwrap_or(DenseTransform::LnPlus1);
+    let hotness = if arguments.hotness.is_empty() { &DCNV2_HOTNESS[..] } else { &arguments.hotness[..] };
+    let kind = if arguments.integers { DenseKind::Integers } else { DenseKind::Transformed(transform) };
+    let num_threads = arguments.threads.unwrap_or_else(crate::machine::cores);
+    Described {
+        transform,
+        layout: RecordLayout::raw(false, arguments.num_dense, kind, hotness),
+        text: BlockOptions { num_threads, ..BlockOptions::default() },
+    }
+}
+
+fn rows(arguments: &ConvertArguments, from: Format, num_columns: usize) -> Result<Option<Vec<u64>>> {
+    let Some(text) = &arguments.rows else {
+        let known = from == Format::Split && arguments.to == Format::Split;
+        let rows = known.then(|| split_rows(&arguments.data[0])).transpose();
+        return rows.map_err(Error::failed("the data cannot be read"));
+    };
+    let numbers: std::result::Result<Vec<u64>, _> =
+        text.split(',').map(|number| number.trim().parse()).collect();
+    let rows = match numbers {
+        Ok(numbers) if numbers.len() == 1 => TableRows::Each(numbers[0]),
+        Ok(numbers) => TableRows::List(numbers),
+        Err(_) => TableRows::Named(text.clone()),
+    };
+    let rows = match rows {
+        TableRows::Each(rows) => vec![rows; num_columns],
+        TableRows::List(rows) => rows,
+        TableRows::Named(name) => cardinalities(&name)?.to_vec(),
+    };
+    if rows.len() != num_columns || rows.contains(&0) {
+        return Err(Error::Usage(format!(
+            "--rows: expected {num_columns} counts of at least 1, one for each column; found {}",
+            rows.len()
+        )));
+    }
+    Ok(Some(rows))
+}
+
+fn names(converted: &Converted) -> String {
+    match &converted.files[..] {
+        [one] => one.display().to_string(),
+        files => format!("{} files, the last {}", files.len(), files[files.len() - 1].display()),
+    }
+}
+
+fn document(converted: &Converted, from: Format, to: Format, seconds: f64) -> Value {
+    json!({
+        "from": from.name(),
+        "to": to.name(),
+        "files": converted.files,
+        "samples": converted.num_samples,
+        "bytes": converted.bytes,
+        "seconds": seconds,
+    })
+}
+
+/// Lines of progress on standard error.
+struct Progress {
+    started: Instant,
+    last: Instant,
+    all: Option<u64>,
+}
+
+impl Progress {
+    fn new(source: &dyn Source) -> Self {
+        let now = Instant::now();
+        Self { started: now, last: now, all: source.num_samples() }
+    }
+
+    fn show(&mut self, samples: u64) {
+        if self.last.elapsed() < PROGRESS_EVERY {
+            return;
+        }
+        self.last = Instant::now();
+        let rate = samples as f64 / self.started.elapsed().as_secs_f64();
+        let rest = self.all.map_or_else(String::new, |all| {
+            format!(" of {}, {} to go", count(all), duration((all - samples.min(all)) as f64 / rate))
+        });
+        eprintln!("{} samples{rest}, {} a second", count(samples), count(rate as u64));
+    }
+}
