@@ -204,6 +204,7 @@ fn builds_of(config: &Config) -> Vec<Build> {
     // Devices of one process add up in each other's memory, as many as there may be.
     let ranks = 2..=headlong_comm::device::peer::MOST_RANKS;
     builds.extend(ranks.flat_map(headlong_comm::device::peer::kernels));
+    builds.extend(headlong_comm::device::hierarchical::kernels());
     builds
 }
 

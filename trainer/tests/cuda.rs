@@ -7,11 +7,13 @@ mod made_up;
 
 use headlong::build::table_specs;
 use headlong::config::{Config, DeviceChoice, ExchangeChoice, Precision, ScheduleChoice, TableDtype};
-use headlong::crew::{Crew, CrewOptions};
+use headlong::crew::{Crew, CrewOptions, comm_options, local_topology};
 use headlong::digest::weights_digest;
 use headlong::engine::StepRates;
+use headlong_comm::Communicator;
+use headlong_comm::transport::verbs::fake::{Fabric, Weather};
 use headlong_device::cuda::CudaDevice;
-use headlong_device::cuda::testing::device;
+use headlong_device::cuda::testing::{device, driver_calls};
 use headlong_embedding::Registry;
 use headlong_reader::{Batch, Jagged};
 use made_up::{MadeUp, mixed};
@@ -154,10 +156,15 @@ struct Outcome {
 
 /// Some steps, every seventh batch short, with predictions in the middle and at the end.
 fn run(config: &Config) -> Outcome {
+    run_among(config, None)
+}
+
+/// As [`run`], over these communicators.
+fn run_among(config: &Config, communicators: Option<Vec<Communicator>>) -> Outcome {
     let registry = Registry::default();
     let partition =
         (config.run.ranks > 1).then(|| Arc::new(mixed(&table_specs(config, &ROWS), config.run.ranks)));
-    let options = CrewOptions { partition, ..CrewOptions::new(2, &registry) };
+    let options = CrewOptions { partition, communicators, ..CrewOptions::new(2, &registry) };
     let crew = Crew::build(config, &ROWS, options).unwrap();
     let at = |number: u64| batch(number, if number % 7 == 6 { 11 } else { SAMPLES });
     crew.prime(&at(0)).unwrap();
@@ -177,6 +184,65 @@ fn run(config: &Config) -> Outcome {
     crew.take_losses(&mut |step| losses.push(step.loss));
     assert_eq!(losses.len() as u64, STEPS, "each step gives its loss once");
     Outcome { losses, digest: weights_digest(&crew).unwrap(), predictions }
+}
+
+/// Four ranks on two nodes, whose devices drive the cards of `fabric`.
+fn over_cards(fabric: &Arc<Fabric>) -> (Config, Vec<Communicator>) {
+    let mut config = config(DeviceChoice::Cuda, ScheduleChoice::Captured, "rowwise_adagrad", 1);
+    (config.run.ranks, config.comm.ranks_per_node) = (4, 2);
+    config.comm.exchange = ExchangeChoice::Hierarchical;
+    config.validate().unwrap();
+    let communicators = Communicator::local(&local_topology(&config), comm_options(&config)).into_iter();
+    let communicators = communicators.map(|communicator| {
+        let node = communicator.topology().node_of(communicator.rank());
+        communicator.with_cards(fabric.provider(node))
+    });
+    let communicators = communicators.collect();
+    (config, communicators)
+}
+
+#[test]
+fn a_captured_step_that_drives_network_cards_changes_no_bit_and_is_one_launch() {
+    if device().is_none() || CudaDevice::count().unwrap() < 4 {
+        println!("skipped, because there are no four devices");
+        return;
+    }
+    let fabric = Fabric::rails(5, Weather::ROUGH, 2, 2);
+    let (config, communicators) = over_cards(&fabric);
+    let by_cards = run_among(&config, Some(communicators));
+    let mut flat = config.clone();
+    (flat.comm.exchange, flat.comm.ranks_per_node) = (ExchangeChoice::Flat, 0);
+    let in_memory = run(&flat);
+    assert_eq!(in_memory.losses, by_cards.losses, "losses");
+    assert_eq!(in_memory.digest, by_cards.digest, "weights and states");
+    assert_eq!(in_memory.predictions, by_cards.predictions, "predictions");
+
+    let (_, communicators) = over_cards(&fabric);
+    let registry = Registry::default();
+    let options = CrewOptions { communicators: Some(communicators), ..CrewOptions::new(2, &registry) };
+    let crew = Crew::build(&config, &ROWS, options).unwrap();
+    crew.prime(&batch(0, SAMPLES)).unwrap();
+    let steps = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
+            crew.enqueue(rates, Some(&batch(number, SAMPLES))).unwrap();
+        }
+    };
+    steps(1..7);
+    let calls = || [c"cuGraphLaunch", c"cuLaunchKernel", c"cuMemcpyDtoHAsync_v2"].map(driver_calls);
+    let before = calls();
+    steps(7..15);
+    let more = calls().map(|calls| calls.unwrap_or(0));
+    if let [Some(launches), Some(kernels), Some(copies)] = before {
+        let more = [more[0] - launches, more[1] - kernels, more[2] - copies];
+        assert_eq!(
+            more,
+            [4 * 8, 0, 0],
+            "launches of graphs and kernels, copies to the host, of eight steps of four ranks"
+        );
+    }
+    crew.settle().unwrap();
+    assert_eq!(fabric.violations(), Vec::<String>::new());
 }
 
 #[test]

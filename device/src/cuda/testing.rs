@@ -5,7 +5,16 @@ use crate::dtype::Element;
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::stream::Stream;
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
+
+/// How often the driver's function of this name was called so far; none where no software device counts.
+pub fn driver_calls(name: &CStr) -> Option<u64> {
+    let count = super::Library::Driver.symbol(c"softcudaCallCount").ok()?;
+    // SAFETY: the function has this type, see device/softcuda/driver_calls.cpp.
+    let count = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char) -> u64>(count) };
+    Some(count(name.as_ptr()))
+}
 
 /// The first device, a GPU or the software device. `None`, and one line that says why, where there is none.
 ///

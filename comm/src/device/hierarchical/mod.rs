@@ -48,13 +48,10 @@ const STATE_BYTES: usize = 16;
 /// Where in it the last one is.
 const REFUSED: usize = 12;
 
-/// The kernels that the ranks of `topology` need, for builds ahead of time.
-pub fn kernels(topology: &Topology) -> Vec<Build> {
-    let nodes = Nodes::new(topology, Rank(0));
-    let mut counts = parts_of_sums(&nodes);
-    counts.sort_unstable();
-    counts.dedup();
-    counts.into_iter().map(sum::build).chain([launch::build()]).collect()
+/// The kernels of strips and of rails, for builds ahead of time. Sums of more parts than a machine has devices are compiled when they are
+/// first needed.
+pub fn kernels() -> Vec<Build> {
+    vec![launch::build(), super::rail::verbs::build()]
 }
 
 /// How many parts sums have.

@@ -30,7 +30,7 @@ use crate::transport::verbs::nic::{
     Access, Endpoint, Memory, Nic, Provider, QueuePair, QueuePairOptions, Receive, Region, Remote,
 };
 use crate::transport::verbs::{Choice, VerbsSettings, available, queue_pair_settings};
-use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr, Launch, Pinned, Source};
+use headlong_device::cuda::{Build, CudaDevice, CudaStream, DeviceMemory, DevicePtr, Launch, Pinned, Source};
 use page::Page;
 use proxy::{Leg, Peer, Proxy, Shared, Slots};
 use std::collections::VecDeque;
@@ -42,6 +42,11 @@ static RAIL: Source = Source {
     name: "comm/rail",
     text: concat!(include_str!("../../hierarchical/state.cuh"), include_str!("rail.cu")),
 };
+
+/// The kernels, for builds ahead of time.
+pub(in crate::device) fn build() -> Build {
+    Build { source: &RAIL, defines: Vec::new() }
+}
 
 /// See the page above.
 const NUM_SLOTS: usize = 3;
