@@ -251,7 +251,12 @@ mod cuda_tests {
         let adam = Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
         let plan = Plan { optimizer: adam, ..small_plan(&specs) };
         let (mut eager, mut captured) = (Alone::new(&stream, &plan), Alone::new(&stream, &plan));
-        let step = DeviceMemory::new(stream.cuda_body().device(), "step", 16).unwrap();
+        let step = DeviceMemory::new(
+            stream.cuda_body().device(),
+            "step",
+            size_of::<headlong_device::cuda::DeviceStep>(),
+        )
+        .unwrap();
         captured.set.set_device_step(step.ptr());
         let (_vectors, vectors) = matrix_on(&stream, 8, 32, &[0.0; 256]);
         let (_d_vectors, d_vectors) = matrix_on(&stream, 8, 32, &uniform(2, 256));

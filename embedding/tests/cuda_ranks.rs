@@ -38,7 +38,12 @@ mod cuda_tests {
     impl Ranks {
         fn new(stream: &Stream, plan: &Plan, partition: Partition) -> Self {
             let partition = Arc::new(partition);
-            let step = DeviceMemory::new(stream.cuda_body().device(), "step", 16).unwrap();
+            let step = DeviceMemory::new(
+                stream.cuda_body().device(),
+                "step",
+                size_of::<headlong_device::cuda::DeviceStep>(),
+            )
+            .unwrap();
             let rank = |owner| {
                 let options = HybridOptions {
                     set: SetOptions {

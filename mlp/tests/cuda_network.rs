@@ -64,7 +64,9 @@ impl Network {
         }
         let mat = |slot, cols| arena.mat(slot).columns(0, cols);
         let [bottom_out, top_in, d_bottom_out, d_top_in] = between;
-        let step = stream.as_cuda().map(|stream| DeviceMemory::new(stream.device(), "step", 16));
+        let step = stream
+            .as_cuda()
+            .map(|stream| DeviceMemory::new(stream.device(), "step", size_of::<DeviceStep>()));
         let network = Self {
             bottom,
             top,

@@ -10,7 +10,7 @@ mod subject;
 
 use super::collectives::arguments::{Bind, CollectiveArguments, Way};
 use super::collectives::backend::Backend;
-use super::collectives::job::{Answer, Job, Measured, Outcome};
+use super::collectives::job::{Job, Measured, Outcome};
 use super::collectives::operation::{Operation, Place};
 use crate::cli::{JsonOutput, TrainArguments};
 use crate::config::{CompressChoice, Config, DeduplicateChoice};
@@ -184,7 +184,7 @@ fn answer(
     counted: &Counted,
     outcomes: Vec<(Backend, Outcome)>,
 ) -> Result<()> {
-    let (mut answers, mut skipped): (Vec<(Backend, Answer)>, Vec<(Backend, String)>) = Default::default();
+    let (mut answers, mut skipped) = (Vec::new(), Vec::new());
     for (backend, outcome) in outcomes {
         match outcome {
             Outcome::Measured(answer) => answers.push((backend, answer)),

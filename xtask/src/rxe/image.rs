@@ -116,7 +116,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         assert!(text.starts_with("07070100000001000081a4"), "{text}");
         assert_eq!(&text[94..102], "00000003", "bytes of the name with its zero: {text}");
-        assert_eq!(&text[110..116], "ab\0hel", "{text}");
+        assert_eq!(&text[110..121], "ab\0\0\0\0hello", "the name ends at a multiple of 4: {text}");
         assert_eq!(text.len() % 4, 0);
         assert!(text.contains("TRAILER!!!"));
     }

@@ -87,8 +87,8 @@ pub fn svg(report: &Report) -> String {
     for ((left, axis), title) in PANELS.into_iter().zip([&times, &bandwidths]).zip(titles) {
         frame(&mut text, left, &sizes, axis, title);
     }
-    let mut keys = 0;
-    for rows in report.rows.chunk_by(|one, other| one.backend == other.backend) {
+    let backends = report.rows.chunk_by(|one, other| one.backend == other.backend);
+    for (number, rows) in backends.enumerate() {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.dtype == first.dtype && row.bytes > 0).collect();
         let backend = rows.first().map_or(first.backend, |row| row.backend);
         let mut draw = |left, axis: &Axis, of: &dyn Fn(&Row) -> f64, dashed| {
@@ -98,8 +98,7 @@ pub fn svg(report: &Report) -> String {
         draw(PANELS[0], &times, &p99, true);
         draw(PANELS[0], &times, &p50, false);
         draw(PANELS[1], &bandwidths, &bus, false);
-        key(&mut text, keys, backend);
-        keys += 1;
+        key(&mut text, number, backend);
     }
     text + "</svg>\n"
 }

@@ -271,10 +271,11 @@ fn column_names() -> String {
         &["(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(us)"],
         &["(us)", "(us)", "(us)", "(us)", ""],
     ];
-    let columns: Vec<_> = names.concat().into_iter().zip(units.concat()).collect();
-    let line = |of: &dyn Fn(&((&'static str, usize), &'static str)) -> &'static str| {
-        let cells: Vec<String> = columns.iter().map(|at| format!("{:>1$}", of(at), at.0.1)).collect();
-        format!("#{}\n", cells.join(" ").trim_end())
+    let names = names.concat();
+    let line = |words: &[&str]| {
+        let cells = words.iter().zip(&names).map(|(word, (_, width))| format!("{word:>width$}"));
+        format!("#{}\n", cells.collect::<Vec<_>>().join(" ").trim_end())
     };
-    line(&|column| column.0.0) + &line(&|column| column.1)
+    let first: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+    line(&first) + &line(&units.concat())
 }

@@ -145,12 +145,11 @@ impl<'m, T: Known> Buffers<'m, T> {
             (send, recv)
         };
         let counts: Vec<(Vec<usize>, Vec<usize>)> = (0..messages.rows.len()).map(of_batch).collect();
-        let longest = |of: &dyn Fn(&(Vec<usize>, Vec<usize>)) -> usize| {
-            let len = if step == Step::AllReduce { messages.reduced } else { 0 };
-            counts.iter().map(of).max().unwrap_or(0).max(len)
-        };
-        let send = vec![T::of(1); longest(&|counts| counts.0.iter().sum())];
-        let recv = vec![T::of(1); longest(&|counts| counts.1.iter().sum())];
+        let least = if step == Step::AllReduce { messages.reduced } else { 0 };
+        let sum = |counts: &Vec<usize>| counts.iter().sum::<usize>();
+        let longest_send = counts.iter().map(|(send, _)| sum(send)).fold(least, usize::max);
+        let longest_recv = counts.iter().map(|(_, recv)| sum(recv)).fold(least, usize::max);
+        let (send, recv) = (vec![T::of(1); longest_send], vec![T::of(1); longest_recv]);
         Self { communicator, step, reduced: messages.reduced, counts, next: 0, send, recv }
     }
 
