@@ -141,8 +141,8 @@ impl Applied {
     }
 }
 
-/// Has the model applied on `device`: a processor applies what any device has trained, in f32; a device computes as in training, so that
-/// it gives the numbers of the run's own evaluations.
+/// Has the model applied on `device`, in the precision it was trained in, so that it gives the numbers of the run's own evaluations. A
+/// processor applies what any device has trained; what only devices have (TF32, rows of f16) it computes in f32.
 fn apply_on(config: &mut Config, device: DeviceChoice) -> Result<()> {
     config.run.device = match device {
         DeviceChoice::Auto => DeviceChoice::Cpu,
@@ -150,7 +150,9 @@ fn apply_on(config: &mut Config, device: DeviceChoice) -> Result<()> {
     };
     if config.run.device == DeviceChoice::Cpu {
         config.run.schedule = ScheduleChoice::Serial;
-        config.train.precision = Precision::F32;
+        if config.train.precision == Precision::Tf32 {
+            config.train.precision = Precision::F32;
+        }
         // Wider holds all that was stored.
         let widen = |dtype: &mut TableDtype| {
             if *dtype == TableDtype::F16 {
