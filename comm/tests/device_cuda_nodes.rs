@@ -53,7 +53,7 @@ fn a_captured_exchange_between_nodes_exchanges_again_at_each_replay() {
     for (nodes, way) in [&[2, 2][..], &[3, 1]].into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
         on_nodes(way, nodes, |communicator, stream| {
             let (rank, ranks, len) = (communicator.rank().0, communicator.num_ranks(), 1031);
-            let collectives = communicator.attach_device(&stream).unwrap();
+            let collectives = communicator.attach_device(&stream).expect("the ranks come together");
             let memory = Memory::new(&stream, ranks, len);
             let cuda = stream.cuda_body();
             let body = || {
@@ -156,7 +156,7 @@ fn blocks_arrive_as_far_as_they_count() {
 fn one_block_too_long(nodes: &[usize], way: BetweenDevices) -> Vec<(CommError, Vec<f32>)> {
     on_nodes(way, nodes, |communicator, stream| {
         let (rank, ranks) = (communicator.rank().0, communicator.num_ranks());
-        let collectives = communicator.attach_device(&stream).unwrap();
+        let collectives = communicator.attach_device(&stream).expect("the ranks come together");
         let from = upload(&stream, &vec![7.0; ranks * 4]);
         let to = upload(&stream, &vec![-1.0; ranks * 4 + 4]);
         let mut counts = vec![16; ranks];
@@ -173,7 +173,7 @@ fn one_block_too_long(nodes: &[usize], way: BetweenDevices) -> Vec<(CommError, V
             told = collectives.check();
         }
         let _ = stream.synchronize();
-        let end = (told.unwrap_err(), download(&to));
+        let end = (told.expect_err("a strip that does not fit is an error"), download(&to));
         keep_for_peers((collectives, from, lengths));
         end
     })

@@ -4,7 +4,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 fn headlong(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_headlong")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_headlong"))
+        .args(arguments)
+        .output()
+        .expect("the program was built with this test")
 }
 
 fn text_of(output: &Output) -> String {
@@ -17,7 +20,7 @@ fn write_text(path: &Path, rows: usize) {
         let sparse: String = (0..26).map(|column| format!("\t{:08x}", row * 31 + column)).collect();
         format!("{}{dense}{sparse}\n", row % 2)
     };
-    std::fs::write(path, (0..rows).map(line).collect::<String>()).unwrap();
+    std::fs::write(path, (0..rows).map(line).collect::<String>()).expect("a small file");
 }
 
 #[test]
