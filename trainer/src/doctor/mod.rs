@@ -1,7 +1,7 @@
 //! `headlong doctor`: what this machine has, what is missing, what follows from it and what to do about it.
 //!
 //! Facts come from `/proc` and `/sys`; CUDA's libraries, NCCL and `nvidia-smi` are asked, but no device is taken and nothing
-//! is changed. As one of several ranks it also says what differs between them ([`peers`]).
+//! is changed. As one of several ranks it also says what differs between them (`peers`).
 
 mod accelerator;
 #[cfg(test)]

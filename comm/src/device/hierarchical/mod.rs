@@ -12,8 +12,8 @@
 //!
 //! **Sums** have the bits of [`crate::element`]. Where nodes are subtrees of the tree, one sum per node crosses; else the parts do.
 //!
-//! **Who reads what when.** Blocks of peers are read between the two barriers of [`inside::Inside`]. A slot of strips is
-//! written again when its last exchange has ended on this stream, and by others' rails as [`Rails`] says.
+//! **Who reads what when.** Blocks of peers are read between the two barriers of `inside::Inside`. A slot of strips is
+//! written again when its last exchange has ended on this stream, and by others' rails as `Rails` says.
 
 mod inside;
 mod launch;

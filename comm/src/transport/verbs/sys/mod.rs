@@ -6,11 +6,11 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | [`raw`] | structs and constants as C has them |
-//! | [`library`] | the library: where it is looked for, its functions |
-//! | [`provider`], [`ports`] | devices, ports and addresses as they are found |
-//! | [`card`] | an open device: memory, events |
-//! | [`completions`], [`receives`], [`pair`] | queues; what moves data |
+//! | `raw` | structs and constants as C has them |
+//! | `library` | the library: where it is looked for, its functions |
+//! | `provider`, `ports` | devices, ports and addresses as they are found |
+//! | `card` | an open device: memory, events |
+//! | `completions`, `receives`, `pair` | queues; what moves data |
 //!
 //! **Order of destruction.** Whatever was made of something holds it: a queue pair its queues, queues and memory their
 //! protection domain, that its device, that the library. So each is given back before what it was made of.
