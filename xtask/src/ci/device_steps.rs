@@ -47,7 +47,9 @@ pub fn orders(workshop: &Workshop) -> Result<Outcome> {
             continue;
         };
         for seed in SEEDS {
-            let mut command = process::command(&program.path, &["--quiet"], &program.folder);
+            // One test at a time, as on a GPU: some count the driver's calls, which are all the process's.
+            let arguments = ["--quiet", "--test-threads", "1"];
+            let mut command = process::command(&program.path, &arguments, &program.folder);
             command.env("HEADLONG_CUDA_LIBS", &device).env("SOFTCUDA_DEVICES", softcuda::DEVICES);
             command.env("XDG_CACHE_HOME", workshop.scratch().join("cache")).env("SOFTCUDA_SEED", seed);
             if !process::show(command)? {
