@@ -146,20 +146,17 @@ fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, 
         };
         let element = element(&feature.dtype)
             .ok_or_else(|| bad(format!("{}: unknown dtype \"{}\"", chunk.features[0], feature.dtype)))?;
-        let target = if chunk.features == labels {
-            Target::Label
-        } else if chunk.features == dense {
-            Target::Dense
-        } else if let ([one], Some(column)) =
-            (&chunk.features[..], sparse.iter().position(|name| *name == chunk.features[0]))
-        {
-            let _ = one;
-            Target::Column(column)
-        } else {
-            return Err(bad(format!(
-                "source_spec {name}: features {:?} are neither the label, all numerical ones in order, nor one categorical",
-                chunk.features
-            )));
+        let column = sparse.iter().position(|name| chunk.features == [name.as_str()]);
+        let target = match column {
+            _ if chunk.features == labels => Target::Label,
+            _ if chunk.features == dense => Target::Dense,
+            Some(column) => Target::Column(column),
+            None => {
+                return Err(bad(format!(
+                    "source_spec {name}: features {:?} are neither the label, all numerical ones in order, nor one categorical",
+                    chunk.features
+                )));
+            }
         };
         let [path] = &chunk.files[..] else {
             return Err(bad(format!("source_spec {name}: expected one file for {:?}", chunk.features)));

@@ -90,9 +90,10 @@ impl OneFile {
             return Err(bad("truncated: expected HLDATEND at its end; was its writing interrupted?"));
         }
         let [num_samples, num_blocks, index_from, checksum] = number_array(&tail);
-        let index_bytes = num_blocks.checked_mul(8).filter(|bytes| *bytes <= index_from.max(bytes_of(&tail)));
-        let fits =
-            index_bytes.and_then(|index| index_from.checked_add(index + TAIL_BYTES as u64)) == Some(bytes);
+        // Every block is longer than its place in the index.
+        let index_bytes = num_blocks.checked_mul(8).filter(|index| *index <= index_from);
+        let end = index_bytes.and_then(|index| index_from.checked_add(index + TAIL_BYTES as u64));
+        let fits = end == Some(bytes);
         if !fits {
             return Err(bad("damaged: its index does not fit its size"));
         }
@@ -127,10 +128,6 @@ impl OneFile {
         let start = if block == 0 { self.first_byte } else { self.ends[block - 1] };
         start..self.ends[block]
     }
-}
-
-fn bytes_of(tail: &[u8]) -> u64 {
-    tail.len() as u64
 }
 
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
