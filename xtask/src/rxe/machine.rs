@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::limit::Limit;
 use super::packages::LIBRARIES;
 
 /// A guest that has not printed its shell after this long never will.
@@ -36,7 +37,8 @@ impl Boot {
     pub fn new(base: &Path, image: &Path, script: &str, limit: Duration) -> Self {
         let kernel_arguments = format!(
             "console=ttyS0 quiet panic=-1 mitigations=off clocksource=hpet tsc=unstable no_timer_check \
-             cryptomgr.notests rdinit=/init rxe_run={script}"
+             cryptomgr.notests rdinit=/init rxe_run={script} rxe_limit={}",
+            limit.as_secs()
         );
         let (base, image) = (base.to_path_buf(), image.to_path_buf());
         Self { base, image, limit, kernel_arguments, processors: 2, more: Vec::new() }
@@ -90,6 +92,11 @@ impl Verdict {
         self.lines.iter().filter(|line| line.starts_with("TEST ok")).count()
     }
 
+    /// How long it ran.
+    pub fn seconds(&self) -> f64 {
+        self.times.1
+    }
+
     /// For a closing line.
     pub fn words(&self) -> String {
         let failed: Vec<&str> =
@@ -105,11 +112,18 @@ impl Verdict {
     }
 }
 
+/// The longest that guests take which never print their shell.
+#[cfg(test)]
+pub fn longest_wait_for_a_shell() -> Duration {
+    SHELL_LIMIT * TRIES
+}
+
 /// Boots, listens to the end, and boots again where the guest never printed its shell.
-pub fn run(boot: &Boot) -> Result<Verdict> {
+pub fn run(boot: &Boot, limit: &Limit) -> Result<Verdict> {
     let mut last = None;
     for _ in 0..TRIES {
-        let verdict = listen(boot, "")?;
+        limit.check("waiting for a guest's shell")?;
+        let verdict = listen(boot, "", limit)?;
         if verdict.times.0.is_finite() {
             return Ok(verdict);
         }
@@ -120,7 +134,7 @@ pub fn run(boot: &Boot) -> Result<Verdict> {
 }
 
 /// Two guests, joined by a cable: a socket at `cable`. They see `rxe_node=1` and `rxe_node=2`.
-pub fn run_pair(boot: &Boot, cable: &Path) -> Result<[Verdict; 2]> {
+pub fn run_pair(boot: &Boot, cable: &Path, limit: &Limit) -> Result<[Verdict; 2]> {
     let end = |node: u32| {
         let mut end = boot.clone().with("rxe_node", node);
         let is_server = if node == 1 { "on" } else { "off" };
@@ -135,14 +149,15 @@ pub fn run_pair(boot: &Boot, cable: &Path) -> Result<[Verdict; 2]> {
         end
     };
     for attempt in 1.. {
+        limit.check("waiting for two guests' shells")?;
         let _ = std::fs::remove_file(cable);
-        let (first, second) = (end(1), end(2));
-        let first = thread::spawn(move || listen(&first, "[1] "));
+        let (first, second, of_first) = (end(1), end(2), *limit);
+        let first = thread::spawn(move || listen(&first, "[1] ", &of_first));
         let begin = Instant::now();
         while !cable.exists() && begin.elapsed() < Duration::from_secs(10) {
             thread::sleep(Duration::from_millis(20));
         }
-        let second = listen(&second, "[2] ")?;
+        let second = listen(&second, "[2] ", limit)?;
         let first = first.join().expect("a listener does not panic")?;
         let have_shells = first.times.0.is_finite() && second.times.0.is_finite();
         if have_shells || attempt == TRIES {
@@ -153,15 +168,15 @@ pub fn run_pair(boot: &Boot, cable: &Path) -> Result<[Verdict; 2]> {
     unreachable!("the loop returns")
 }
 
-/// Boots once, prints every line behind `mark`, and ends the machine when a limit has passed.
-fn listen(boot: &Boot, mark: &str) -> Result<Verdict> {
+/// Boots once, prints every line behind `mark`, and ends the machine when the boot's limit or that of all has passed.
+fn listen(boot: &Boot, mark: &str, all: &Limit) -> Result<Verdict> {
     let begin = Instant::now();
     let mut child = boot.command().spawn().context("starting qemu-system-x86_64")?;
     let console = lines_of(&mut child);
     let mut verdict = Verdict { lines: Vec::new(), status: None, times: (f64::INFINITY, 0.0) };
     loop {
         let limit = if verdict.times.0.is_finite() { boot.limit } else { SHELL_LIMIT };
-        let left = limit.saturating_sub(begin.elapsed());
+        let left = limit.saturating_sub(begin.elapsed()).min(all.left());
         let line = match console.recv_timeout(left) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break,
@@ -204,6 +219,8 @@ fn lines_of(child: &mut Child) -> Receiver<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
 
     fn verdict(lines: &[&str], status: Option<i32>) -> Verdict {
         Verdict { lines: lines.iter().map(|&line| line.to_owned()).collect(), status, times: (1.0, 2.0) }
@@ -217,5 +234,58 @@ mod tests {
         assert!(!verdict(&["TEST ok   a"], None).is_good());
         let failed = verdict(&["TEST ok   a", "TEST FAIL b"], Some(0));
         assert!(!failed.is_good() && failed.words().contains("failed: b"), "{}", failed.words());
+    }
+
+    /// A folder with an emulator that is a script.
+    struct Emulator(PathBuf);
+
+    impl Emulator {
+        fn new(name: &str, script: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("headlong-rxe-{name}-{}", std::process::id()));
+            let program = folder.join("root/usr/bin/qemu-system-x86_64");
+            fs::create_dir_all(program.parent().unwrap()).unwrap();
+            fs::write(&program, format!("#!/bin/sh\ncd {}\n{script}", folder.display())).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            Self(folder)
+        }
+
+        fn run(&self, guest: Duration, all: Duration) -> Result<Verdict> {
+            run(&Boot::new(&self.0, Path::new("image"), "script.sh", guest), &Limit::new(all))
+        }
+    }
+
+    impl Drop for Emulator {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+    const GOOD: &str = "echo GUEST-SHELL; echo 'TEST ok   a'; echo GUEST-DONE rc=0";
+
+    #[test]
+    fn a_boot_without_a_shell_is_tried_again_but_not_for_ever() {
+        let second = format!("if [ -e tried ]; then {GOOD}; else touch tried; echo panic; fi");
+        let emulator = Emulator::new("second", &second);
+        assert!(emulator.run(LONG, LONG).unwrap().is_good());
+        let never = Emulator::new("never", "echo . >>tries; echo panic");
+        let verdict = never.run(LONG, LONG).unwrap();
+        assert!(!verdict.is_good() && verdict.words().contains("never ended"), "{}", verdict.words());
+        assert_eq!(fs::read_to_string(never.0.join("tries")).unwrap().lines().count(), TRIES as usize);
+    }
+
+    #[test]
+    fn a_guest_that_hangs_is_stopped_by_its_limit_and_by_that_of_all() {
+        let begin = Instant::now();
+        let short = Duration::from_millis(300);
+        let hangs = Emulator::new("hangs", "echo GUEST-SHELL; exec sleep 100");
+        for (guest, all) in [(short, LONG), (LONG, short)] {
+            let verdict = hangs.run(guest, all).unwrap();
+            assert_eq!((verdict.status, verdict.is_good()), (None, false), "{}", verdict.words());
+        }
+        let silent = Emulator::new("silent", "exec sleep 100");
+        let error = silent.run(LONG, short).err().expect("the time is over").to_string();
+        assert!(error.contains("limit") && error.contains("waiting for a guest's shell"), "{error}");
+        assert!(begin.elapsed() < LONG);
     }
 }

@@ -10,16 +10,18 @@
 //! | [`packages`] | downloads and unpacks; prepares kernel and base of the guest once |
 //! | [`image`] | the guest's file system, as the kernel takes it |
 //! | [`machine`] | boots, listens, gives up in time, tries again |
+//! | [`limit`] | the time that all of it has |
 //! | `guest/` | what runs as the guest's first process and behind it |
 
 mod image;
+mod limit;
 mod machine;
 mod packages;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -28,6 +30,7 @@ use crate::cuda::Had;
 use crate::process::{self, cargo};
 use crate::require::Required;
 use crate::soak::{about_this_machine, today};
+use limit::Limit;
 use machine::{Boot, Verdict};
 
 /// Random exchanges in the step of `cargo xtask ci`.
@@ -38,17 +41,49 @@ const FULL_STEPS: u32 = 10_000;
 /// What runs in the guest.
 const PROGRAMS: [&str; 2] = ["comm-rxe", "headlong"];
 
+/// What is booted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    /// Two devices in one guest: the step of `cargo xtask ci`.
+    Devices,
+    /// Two guests, joined by a socket.
+    Guests,
+    /// Both, and long.
+    Full,
+}
+
+impl Form {
+    fn num_steps(self) -> u32 {
+        if self == Self::Full { FULL_STEPS } else { STEPS }
+    }
+}
+
 /// What is asked for.
 struct Options {
+    form: Form,
     steps: u32,
-    full: bool,
-    /// `headlong train` over verbs, too.
-    train: bool,
     /// A folder with the guest's programs; none: they are built.
     programs: Option<PathBuf>,
 }
 
-/// `cargo xtask rxe [--full] [--train] [--steps N] [--programs FOLDER]`.
+impl Options {
+    fn new(form: Form) -> Self {
+        Self { form, steps: form.num_steps(), programs: None }
+    }
+
+    /// The longest that the guests may take, each for itself. Emulated, a step of random sizes takes tens of milliseconds, and a
+    /// few times as long on a busy machine.
+    fn guest_limit(&self) -> Duration {
+        Duration::from_secs(420) + Duration::from_millis(300) * self.steps
+    }
+
+    /// The longest that all of it may take, from the first package to the log.
+    fn limit(&self) -> Limit {
+        Limit::new(Duration::from_secs(15 * 60) + self.guest_limit())
+    }
+}
+
+/// `cargo xtask rxe [--full | --two-guests] [--steps N] [--programs FOLDER]`.
 pub fn run(root: &Path, target: &Path, words: &[&str]) -> Result<bool> {
     let options = parse(words)?;
     let required = Required::from_environment()?;
@@ -70,83 +105,98 @@ pub fn run(root: &Path, target: &Path, words: &[&str]) -> Result<bool> {
 
 /// The step of `cargo xtask ci`.
 pub fn step(root: &Path, target: &Path) -> Result<Outcome> {
-    check(root, target, &Options { steps: STEPS, full: false, train: false, programs: None })
+    check(root, target, &Options::new(Form::Devices))
 }
 
 fn parse(words: &[&str]) -> Result<Options> {
-    let mut options = Options { steps: 0, full: false, train: false, programs: None };
+    let form = |word: &str| match word {
+        "--full" => Some(Form::Full),
+        "--two-guests" => Some(Form::Guests),
+        _ => None,
+    };
+    let mut options = Options::new(words.iter().find_map(|word| form(word)).unwrap_or(Form::Devices));
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         match *word {
-            "--full" => options.full = true,
-            "--train" => options.train = true,
+            word if form(word) == Some(options.form) => {}
             "--steps" => {
                 let number = rest.next().context("--steps needs a number")?;
                 options.steps = number.parse().with_context(|| format!("--steps {number}"))?;
+                ensure!(options.steps > 0, "--steps 0 checks nothing");
             }
             "--programs" => options.programs = Some(rest.next().context("--programs needs a folder")?.into()),
-            word => bail!("`rxe` takes --full, --train, --steps N and --programs FOLDER, not `{word}`"),
+            word => {
+                bail!("`rxe` takes --full or --two-guests, --steps N and --programs FOLDER, not `{word}`")
+            }
         }
-    }
-    if options.steps == 0 {
-        options.steps = if options.full { FULL_STEPS } else { STEPS };
     }
     Ok(options)
 }
 
 fn check(root: &Path, target: &Path, options: &Options) -> Result<Outcome> {
-    let started = Instant::now();
+    let limit = options.limit();
     let home = target.join("rxe");
-    let base = match packages::prepare(&home)? {
+    let base = match packages::prepare(&home, &limit)? {
         Had::Here(base) => base,
         Had::Not(reason) => return Ok(Outcome::Skipped(format!("the guest of rxe cannot be had: {reason}"))),
     };
+    println!("rxe: {:.0} s: the guest's packages are there", limit.seconds());
     let built = match &options.programs {
         Some(folder) => folder.clone(),
-        None => build(root, target)?,
+        None => build(root, target, &limit)?,
     };
+    println!("rxe: {:.0} s: the programs are built", limit.seconds());
     let programs = strip(&built, &home.join("programs"))?;
     let image = home.join("guest.cpio");
     image::write(&base, &programs, &image)?;
-    println!("rxe: ready to boot after {:.0} s", started.elapsed().as_secs_f64());
-    let mut log = about_this_machine("cargo xtask rxe", root);
-    let verdicts = boots(&base, &image, options)?;
-    let mut failed = Vec::new();
-    let mut checks = 0;
+    println!("rxe: {:.0} s: ready to boot", limit.seconds());
+    let verdicts = boots(&base, &image, options, &limit)?;
+    let log = home.join("last.log");
+    let kept = match options.form {
+        Form::Devices => log,
+        Form::Guests => root.join(format!("benches/results/rxe-{}-two-guests.log", today()?)),
+        Form::Full => root.join(format!("benches/results/rxe-{}-{}-steps.log", today()?, options.steps)),
+    };
+    conclude(verdicts, about_this_machine("cargo xtask rxe", root), &kept, &limit)
+}
+
+/// Writes the log; what all boots came to.
+fn conclude(
+    verdicts: Vec<(String, Verdict)>,
+    mut log: Vec<String>,
+    kept: &Path,
+    limit: &Limit,
+) -> Result<Outcome> {
+    let (mut failed, mut checks, mut boots) = (Vec::new(), 0, Vec::new());
     for (name, verdict) in verdicts {
         log.push(format!("\n== {name}: {}", verdict.words()));
         checks += verdict.num_passed();
+        boots.push(format!("{:.0} s", verdict.seconds()));
         if !verdict.is_good() {
             failed.push(format!("{name}: {}", verdict.words()));
         }
         log.extend(verdict.lines);
     }
-    let took = started.elapsed().as_secs_f64();
-    log.push(format!("\n{checks} checks passed, {} boots failed, {took:.0} s", failed.len()));
-    let kept = match options.full {
-        true => root.join(format!("benches/results/rxe-{}.log", today()?)),
-        false => home.join("last.log"),
-    };
-    process::write_lines(&kept, &log)?;
+    let summary = format!("{checks} checks, {:.0} s, of which boots {}", limit.seconds(), boots.join(" + "));
+    log.push(format!("\n{summary}, {} failed", failed.len()));
+    process::write_lines(kept, &log)?;
     println!("rxe: log kept in {}", kept.display());
     Ok(match failed.is_empty() {
-        true => Outcome::Passed(format!("{checks} checks, {} steps", options.steps)),
+        true => Outcome::Passed(summary),
         false => Outcome::Failed(failed.join("; ")),
     })
 }
 
-/// Boots every guest that is asked for, one after another; the last form is two guests at a time.
-fn boots(base: &Path, image: &Path, options: &Options) -> Result<Vec<(String, Verdict)>> {
-    // Emulated, a step of random sizes takes tens of milliseconds, on a busy machine a few times as long.
-    let limit = Duration::from_secs(300) + Duration::from_millis(300) * options.steps;
-    let boot = |script: &str| {
-        Boot::new(base, image, script, limit)
-            .with("rxe_steps", options.steps)
-            .with("rxe_train", u8::from(options.train))
-    };
-    let mut verdicts = vec![("two devices".to_owned(), machine::run(&boot("two-devices.sh"))?)];
-    if options.full {
-        let [first, second] = machine::run_pair(&boot("two-guests.sh"), &base.join("cable"))?;
+/// Boots every guest that is asked for, one after another; two guests at a time where they are joined.
+fn boots(base: &Path, image: &Path, options: &Options, limit: &Limit) -> Result<Vec<(String, Verdict)>> {
+    let boot =
+        |script: &str| Boot::new(base, image, script, options.guest_limit()).with("rxe_steps", options.steps);
+    let mut verdicts = Vec::new();
+    if options.form != Form::Guests {
+        verdicts.push(("two devices".to_owned(), machine::run(&boot("two-devices.sh"), limit)?));
+    }
+    if options.form != Form::Devices {
+        let [first, second] = machine::run_pair(&boot("two-guests.sh"), &base.join("cable"), limit)?;
         verdicts.push(("two guests, the first".to_owned(), first));
         verdicts.push(("two guests, the second".to_owned(), second));
     }
@@ -154,11 +204,13 @@ fn boots(base: &Path, image: &Path, options: &Options) -> Result<Vec<(String, Ve
 }
 
 /// Builds the programs that run in the guest; the folder they are in.
-fn build(root: &Path, target: &Path) -> Result<PathBuf> {
-    // All of the workspace decides the features, as in the tests: nothing is built twice.
-    let mut arguments = vec!["build", "--release", "--workspace"];
+fn build(root: &Path, target: &Path, limit: &Limit) -> Result<PathBuf> {
+    // They are the very ones that the tests were built with: the whole workspace and a test among what is built make cargo choose
+    // the same features of every dependency. Else it would compile the workspace a second time.
+    let mut arguments = vec!["build", "--release", "--workspace", "--test", "opening"];
     arguments.extend(PROGRAMS.iter().flat_map(|program| ["--bin", program]));
-    ensure!(process::show(cargo(&arguments, root))?, "the guest's programs cannot be built");
+    let built = limit.show("building the guest's programs", cargo(&arguments, root))?;
+    ensure!(built, "the guest's programs cannot be built");
     Ok(target.join("release"))
 }
 
@@ -187,11 +239,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_full_form_has_more_steps_unless_told_otherwise() {
-        let steps = |words: &[&str]| parse(words).map(|options| (options.full, options.steps)).ok();
-        assert_eq!(steps(&[]), Some((false, STEPS)));
-        assert_eq!(steps(&["--full"]), Some((true, FULL_STEPS)));
-        assert_eq!(steps(&["--full", "--steps", "7"]), Some((true, 7)));
-        assert_eq!((steps(&["--steps"]), steps(&["--fast"])), (None, None));
+    fn forms_have_their_own_steps_unless_told_otherwise() {
+        let asked = |words: &[&str]| parse(words).map(|options| (options.form, options.steps)).ok();
+        assert_eq!(asked(&[]), Some((Form::Devices, STEPS)));
+        assert_eq!(asked(&["--full"]), Some((Form::Full, FULL_STEPS)));
+        assert_eq!(asked(&["--steps", "7", "--full"]), Some((Form::Full, 7)));
+        assert_eq!(asked(&["--two-guests"]), Some((Form::Guests, STEPS)));
+        for wrong in [&["--steps"][..], &["--steps", "0"], &["--fast"], &["--full", "--two-guests"]] {
+            assert_eq!(asked(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_step_has_time_for_every_part_and_no_more() {
+        let options = Options::new(Form::Devices);
+        assert!(options.limit().left() > options.guest_limit() + machine::longest_wait_for_a_shell());
+        assert!(options.limit().left() < Duration::from_secs(30 * 60));
     }
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use super::limit::Limit;
 use crate::cuda::Had;
 use crate::process;
 
@@ -72,7 +73,7 @@ pub const LIBRARIES: &str = "lib/x86_64-linux-gnu";
 
 /// The folder with the emulator (`root`), the kernel (`vmlinux`) and the base of the guest's file system (`guest`); made
 /// where it is not there yet.
-pub fn prepare(home: &Path) -> Result<Had> {
+pub fn prepare(home: &Path, limit: &Limit) -> Result<Had> {
     let edition = home.join("edition");
     if fs::read_to_string(&edition).is_ok_and(|found| found == EDITION) {
         return Ok(Had::Here(home.to_path_buf()));
@@ -81,13 +82,15 @@ pub fn prepare(home: &Path) -> Result<Had> {
         return Ok(Had::Not(reason));
     }
     let (packages, root) = (home.join("packages"), home.join("root"));
-    for folder in [&packages, &root, &home.join("guest")] {
+    for folder in [&root, &home.join("guest")] {
         if folder.exists() {
             fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
         }
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
-    if !download(&packages)? {
+    // What a broken-off run has downloaded is not downloaded again.
+    fs::create_dir_all(&packages).with_context(|| packages.display().to_string())?;
+    if !download(&packages, limit)? {
         return Ok(Had::Not("apt-get cannot download Debian's packages".into()));
     }
     for package in fs::read_dir(&packages)?.flatten() {
@@ -122,15 +125,15 @@ fn obstacle() -> Option<String> {
 }
 
 /// Downloads all packages into `folder`; false where that fails.
-fn download(folder: &Path) -> Result<bool> {
+fn download(folder: &Path, limit: &Limit) -> Result<bool> {
     let Some(kernel) = kernel_package() else { return Ok(false) };
     let mut names = needed_by(&PACKAGES)?;
     names.push(kernel);
     println!("rxe: downloading {} packages", names.len());
+    let patience = ["Acquire::Retries=3", "Acquire::http::Timeout=30", "Acquire::https::Timeout=30"];
     let mut fetch = process::command("apt-get", &["download", "--quiet=2"], folder);
-    fetch.args(&names);
-    let finished = process::read(fetch, |line| line.starts_with("E:"))?;
-    Ok(finished.success)
+    fetch.args(patience.iter().flat_map(|option| ["-o", option])).args(&names);
+    limit.show("downloading Debian's packages", fetch)
 }
 
 /// The package that the metapackage of the kernel stands for today.

@@ -1,5 +1,6 @@
 # Sourced: `headlong train` on two nodes of two ranks. A node sees its own device alone, and a name of its own for the machine's boot.
-options="--preset tiny --steps 60 --set synthetic.train_rows=8000 --set synthetic.valid_rows=2000 --set sum_blocks=4"
+# Emulated, a step takes a second; a quarter of an epoch is six steps, with an evaluation behind each quarter.
+options="--preset tiny --steps 24 --set synthetic.train_rows=3072 --set synthetic.valid_rows=512 --set sum_blocks=4"
 digest() { sed -n 's/^weights //p' "$1"; }
 as_rank() { # RANK NODE HIDDEN-DEVICE: one rank over verbs
   for file in /sys/class/infiniband_verbs/uverbs*/ibdev; do
@@ -7,10 +8,10 @@ as_rank() { # RANK NODE HIDDEN-DEVICE: one rank over verbs
   done
   echo "node $2" >/tmp/node$2.$1; mount --bind /tmp/node$2.$1 /proc/sys/kernel/random/boot_id
   export HEADLONG_RANK=$1 HEADLONG_WORLD_SIZE=4 HEADLONG_MASTER_ADDR=127.0.0.1 HEADLONG_MASTER_PORT=29700
-  exec headlong train $options --transport verbs --set comm.verbs.timeout=19 --output-dir /tmp/verbs
+  exec timeout $rxe_limit headlong train $options --transport verbs --set comm.verbs.timeout=19 --output-dir /tmp/verbs
 }
 training() {
-  headlong train $options --ranks 4 --set comm.ranks_per_node=2 --output-dir /tmp/local >/tmp/local.out 2>/tmp/local.err \
+  timeout $rxe_limit headlong train $options --ranks 4 --set comm.ranks_per_node=2 --output-dir /tmp/local >/tmp/local.out 2>/tmp/local.err \
     || { cat /tmp/local.err; return 1; }
   export options; before=$(sent va)
   for rank in 3 2 1 0; do

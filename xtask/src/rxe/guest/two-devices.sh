@@ -4,10 +4,8 @@
 . /test/cable.sh
 before=$(sent va)
 check "raw verbs between two devices" 120 comm-rxe raw rxa rxb
-check "jobs of four ranks over both" 100000 comm-rxe job $rxe_steps rxa rxb
-if [ "$rxe_train" = 1 ]; then
-  . /test/train.sh
-  training && ok "the preset tiny trains over verbs to the weights of local, bit for bit" || bad "training over verbs"
-fi
+check "jobs of four ranks over both" $rxe_limit comm-rxe job $rxe_steps rxa rxb
+. /test/train.sh
+training && ok "the preset tiny trains over verbs to the weights of local, bit for bit" || bad "training over verbs"
 [ $(sent va) -gt $((before + 50)) ] && ok "packets crossed the cable: $(sent va) and $(sent vb)" || bad "no packets on the cable"
 finish

@@ -1,0 +1,88 @@
+//! A time after which the whole step is over, whatever it is doing.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::written;
+
+/// How often a command that runs is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The time that all of the step has.
+#[derive(Clone, Copy)]
+pub struct Limit {
+    begin: Instant,
+    all: Duration,
+}
+
+impl Limit {
+    /// So long from now on.
+    pub fn new(all: Duration) -> Self {
+        Self { begin: Instant::now(), all }
+    }
+
+    /// What is left of it.
+    pub fn left(&self) -> Duration {
+        self.all.saturating_sub(self.begin.elapsed())
+    }
+
+    /// Seconds since the beginning.
+    pub fn seconds(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+
+    /// Fails where the time is over.
+    ///
+    /// # Errors
+    /// That, and during `what`.
+    pub fn check(&self, what: &str) -> Result<()> {
+        if self.left().is_zero() {
+            bail!("the step's limit of {:.0} s is over while {what}", self.all.as_secs_f64());
+        }
+        Ok(())
+    }
+
+    /// Runs a command with its output on ours, and ends it when the time is over; whether it succeeded.
+    ///
+    /// # Errors
+    /// A command that does not start, and that the time is over.
+    pub fn show(&self, what: &str, mut command: Command) -> Result<bool> {
+        println!("$ {}", written(&command));
+        let mut child = command.spawn().with_context(|| format!("starting `{}`", written(&command)))?;
+        loop {
+            if let Some(status) = child.try_wait().with_context(|| what.to_owned())? {
+                return Ok(status.success());
+            }
+            if let Err(over) = self.check(what) {
+                let _ = child.kill();
+                child.wait().with_context(|| what.to_owned())?;
+                return Err(over);
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_command_that_never_ends_is_ended_and_named() {
+        let limit = Limit::new(Duration::from_millis(200));
+        assert!(limit.show("counting", shell("exit 0")).unwrap());
+        assert!(!limit.show("counting", shell("exit 3")).unwrap());
+        let error = limit.show("waiting for nothing", shell("exec sleep 100")).unwrap_err().to_string();
+        assert!(error.contains("while waiting for nothing"), "{error}");
+        assert!(limit.seconds() < 50.0 && limit.left().is_zero());
+    }
+}
