@@ -11,7 +11,7 @@ use crate::formats::records::RecordLayout;
 use crate::formats::split::{self, FeatureSpec, SplitSink};
 use crate::formats::text::{TextSink, TextSource};
 use crate::formats::{Format, Sink, Source};
-use crate::samples::{DataSchema, DenseKind, DenseValues, Samples};
+use crate::samples::{DataSchema, DenseKind, DenseValues, Samples, present_id};
 use crate::transform::{DenseFunction, DenseTransform};
 
 /// What has to be said of data that does not say it itself.
@@ -171,7 +171,7 @@ fn change(samples: &mut Samples, function: Option<&DenseFunction>, rows: Option<
         samples.dense = DenseValues::Numbers(numbers);
     }
     for (bags, rows) in samples.sparse.iter_mut().zip(rows.unwrap_or_default()) {
-        bags.ids.iter_mut().for_each(|id| *id %= rows);
+        bags.ids.iter_mut().for_each(|id| *id = present_id(*id) % rows);
     }
 }
 
@@ -184,23 +184,41 @@ pub fn split_rows(folder: &Path) -> Result<Vec<u64>> {
     Ok(FeatureSpec::load(root)?.cardinalities())
 }
 
-/// Tells the format of a file or folder from its name and first bytes; text where nothing else fits.
+/// Whether `path` is a folder of split files, or what the names of arrays begin with.
+pub fn is_folder_or_stem(path: &Path) -> bool {
+    path.is_dir() && split::has_specification(path) || !path.exists() && npy::is_stem(path)
+}
+
+/// Tells the format of a file or folder from its name and first bytes.
 ///
 /// # Errors
-/// [`ReaderError::Open`].
+/// [`ReaderError::Open`]; [`ReaderError::Format`] for records, which say nothing of themselves.
 pub fn detect(path: &Path) -> Result<Format> {
     use std::io::Read;
     if path.is_dir() {
         return Ok(Format::Split);
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if name.ends_with(".npy") || name.ends_with(".npz") || !path.exists() {
+    if name.ends_with(".npy") || name.ends_with(".npz") || !path.exists() && npy::is_stem(path) {
         return Ok(Format::Npy);
     }
     let mut first = Vec::new();
     let open = |source| ReaderError::Open { file: path.into(), source };
-    std::fs::File::open(path).map_err(open)?.take(8).read_to_end(&mut first).map_err(open)?;
-    Ok(if crate::formats::headlong::is_headlong(&first) { Format::Headlong } else { Format::Criteo })
+    // What a pipe has given cannot be read again.
+    if !std::fs::metadata(path).map_err(open)?.is_file() {
+        return Ok(Format::Criteo);
+    }
+    std::fs::File::open(path).map_err(open)?.take(512).read_to_end(&mut first).map_err(open)?;
+    if crate::formats::headlong::is_headlong(&first) {
+        return Ok(Format::Headlong);
+    }
+    let compressed = first.starts_with(&[0x1f, 0x8b]) || first.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);
+    if !compressed && first.contains(&0) {
+        let message =
+            "binary data without a header: say which format it is, mlperf or raw (data.format, --from)";
+        return Err(ReaderError::Format { file: path.into(), message: message.to_owned() });
+    }
+    Ok(Format::Criteo)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::batch::{Batch, Jagged, Position};
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
 use crate::formats::{SampleStream, Source};
-use crate::hashing::hashed_row;
+use crate::ids::IdMapper;
 use crate::order::{Order, Slice, batches, permutation, windows};
 use crate::prefetch::{OwnedThreads, Returns, Spares, recycle};
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
@@ -24,17 +24,6 @@ use crate::{Progress, Reader};
 
 /// Samples that a shuffle of samples keeps together.
 const CHUNK: u64 = 64;
-
-/// How ids become rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowRule {
-    /// They are rows already; one beyond the table is an error that names it.
-    Rows,
-    /// `id mod rows`, as the original DLRM and MLPerf's readers do.
-    Modulo,
-    /// Hashed, as text's are.
-    Hash,
-}
 
 /// How data becomes batches.
 #[derive(Clone, Debug)]
@@ -51,10 +40,8 @@ pub struct FormatOptions {
     pub epochs: Option<u64>,
     /// How integers become numbers; data that is transformed already must have gone through the same.
     pub dense_transform: DenseTransform,
-    /// How ids become rows.
-    pub rule: RowRule,
-    /// Rows of each column's table.
-    pub rows: Vec<u64>,
+    /// How ids become rows; not by admission, whose state knows the ids of text alone.
+    pub ids: IdMapper,
     /// How the disk is read.
     pub disk: DiskOptions,
 }
@@ -87,6 +74,15 @@ impl FormatReader {
         if num_samples == 0 {
             return Err(ReaderError::Invalid { message: "the data has no samples".to_owned() });
         }
+        let size = options.batch_size as u64;
+        let is_border = start.sample.is_multiple_of(size) || start.sample == num_samples;
+        if start.sample > num_samples || matches!(options.order, Order::Batches { .. }) && !is_border {
+            let message = format!(
+                "cannot continue at sample {} of {num_samples} in batches of {size}: have the files or the batch size changed?",
+                start.sample
+            );
+            return Err(ReaderError::Invalid { message });
+        }
         let data = source.schema();
         let schema =
             Schema { labelled: data.labelled, num_dense: data.dense.len(), num_sparse: data.sparse.len() };
@@ -98,7 +94,7 @@ impl FormatReader {
             source,
             function,
             num_samples,
-            at: *start,
+            at: Position { epoch: start.epoch, sample: start.sample, ..Position::default() },
             filling: Batch::default(),
             output,
             spare,
@@ -126,9 +122,15 @@ fn check(schema: &DataSchema, options: &FormatOptions) -> Result<Option<DenseFun
     if options.batch_size == 0 || options.slice.of == 0 || options.slice.index >= options.slice.of {
         return refuse("batch_size: expected at least 1, and a slice of it that exists".to_owned());
     }
-    if options.rows.len() != schema.sparse.len() {
-        let (expected, found) = (schema.sparse.len(), options.rows.len());
-        return refuse(format!("the data has {expected} categorical columns, the model {found} tables"));
+    let (columns, tables) = (schema.sparse.len(), options.ids.rows().len());
+    if columns != tables {
+        return refuse(format!("the data has {columns} categorical columns, the model {tables} tables"));
+    }
+    if options.ids.admission().is_some() {
+        return refuse(
+            "ids = admitted: only Criteo's text is admitted on the way; take hash, modulo or dictionary"
+                .to_owned(),
+        );
     }
     match schema.dense_kind {
         DenseKind::Integers => match options.dense_transform.function() {
@@ -340,10 +342,7 @@ impl Assemble {
         }
         for (column, bags) in samples.sparse.iter().enumerate() {
             let named = &self.schema.sparse[column];
-            let ids = match named.hotness {
-                Hotness::Fixed(count) => range.start * count as usize..range.end * count as usize,
-                Hotness::Varying => bags.offsets[range.start] as usize..bags.offsets[range.end] as usize,
-            };
+            let ids = bags.range(range.clone(), named.hotness);
             let to = &mut batch.sparse[column];
             let first = to.values.len() as u32;
             match named.hotness {
@@ -356,8 +355,8 @@ impl Assemble {
                     to.offsets.extend(ends.map(|end| first + end - before));
                 }
             }
-            let rows = self.options.rows[column];
-            map_ids(self.options.rule, &bags.ids[ids], column, rows, &mut to.values).map_err(|id| {
+            self.options.ids.map_ids(column, &bags.ids[ids], &mut to.values).map_err(|id| {
+                let rows = self.options.ids.rows()[column];
                 let message = format!(
                     "epoch {}, near sample {}, column {}: expected a row below {rows}, found {id}: the table is too small, or the ids are \
                      not rows (data.ids)",
@@ -379,21 +378,6 @@ impl Assemble {
         batch.position = self.at;
         self.output.send(Ok(Some(batch))).map_err(|_| Stop::Dropped)
     }
-}
-
-/// Adds the rows of `ids`; refuses with the first id that has none.
-fn map_ids(rule: RowRule, ids: &[u64], column: usize, rows: u64, to: &mut Vec<u64>) -> Result<(), u64> {
-    match rule {
-        RowRule::Rows => {
-            if let Some(&id) = ids.iter().find(|&&id| id >= rows) {
-                return Err(id);
-            }
-            to.extend_from_slice(ids);
-        }
-        RowRule::Modulo => to.extend(ids.iter().map(|id| id % rows)),
-        RowRule::Hash => to.extend(ids.iter().map(|&id| hashed_row(id, column, rows))),
-    }
-    Ok(())
 }
 
 #[cfg(test)]

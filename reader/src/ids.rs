@@ -10,7 +10,8 @@ use crate::admission::{Admission, ColumnIds, Undo};
 use crate::batch::Jagged;
 use crate::criteo::parse::RawBlock;
 use crate::error::{ReaderError, Result};
-use crate::hashing::{HashFunction, MAX_HASHED_ROWS, MISSING_ID, hash_column};
+use crate::hashing::{HashFunction, MAX_HASHED_ROWS, MISSING_ID, hash_column, hashed_row};
+use crate::samples::present_id;
 
 /// How raw ids become row indices; recorded with everything trained on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,8 @@ pub enum IdPolicy {
     },
     /// Rows looked up in a dictionary made beforehand; unknown and infrequent ids share row 0.
     Dictionary,
+    /// They are rows already; one beyond the table is an error.
+    Rows,
 }
 
 impl fmt::Display for IdPolicy {
@@ -40,6 +43,7 @@ impl fmt::Display for IdPolicy {
             IdPolicy::Modulo => write!(formatter, "modulo"),
             IdPolicy::Admitted { min_count } => write!(formatter, "admitted (min_count {min_count})"),
             IdPolicy::Dictionary => write!(formatter, "dictionary"),
+            IdPolicy::Rows => write!(formatter, "rows"),
         }
     }
 }
@@ -51,6 +55,16 @@ pub trait RowLookup: Send + Sync + fmt::Debug {
 
     /// The row of `id` (`None` is a missing value) in the table of `column`.
     fn row(&self, column: usize, id: Option<u32>) -> u64;
+
+    /// The row of an id of up to 64 bits, of which [`MISSING_ID`] is a missing value.
+    fn wide_row(&self, column: usize, id: u64) -> u64 {
+        match u32::try_from(id) {
+            Ok(id) => self.row(column, Some(id)),
+            Err(_) if id == MISSING_ID => self.row(column, None),
+            // Dictionaries hold ids of 32 bits: this one has never been seen.
+            Err(_) => 0,
+        }
+    }
 
     /// The rows of a column's ids, in order; `rows` is as long as `ids`.
     fn look_up_column(&self, ids: ColumnIds<'_>, rows: &mut [u64]) {
@@ -92,7 +106,7 @@ impl IdMapper {
             return Err(ReaderError::Invalid { message });
         }
         let state = match policy {
-            IdPolicy::Hash { .. } | IdPolicy::Modulo => State::Stateless,
+            IdPolicy::Hash { .. } | IdPolicy::Modulo | IdPolicy::Rows => State::Stateless,
             IdPolicy::Admitted { min_count } => State::Admitted(Admission::new(min_count, rows)?),
             IdPolicy::Dictionary => {
                 let message = "the dictionary policy needs a dictionary".to_owned();
@@ -217,6 +231,32 @@ impl IdMapper {
         }
     }
 
+    /// Adds the rows of `ids` of any width to `to`, learning nothing.
+    ///
+    /// # Errors
+    /// Under [`IdPolicy::Rows`], the first id that is no row of the table.
+    ///
+    /// # Panics
+    /// Under [`IdPolicy::Admitted`], whose state knows ids of 32 bits alone.
+    pub fn map_ids(&self, column: usize, ids: &[u64], to: &mut Vec<u64>) -> std::result::Result<(), u64> {
+        let rows = self.rows[column];
+        if self.raw[column] {
+            to.extend_from_slice(ids);
+            return Ok(());
+        }
+        match (&self.state, self.policy) {
+            (State::Admitted(_), _) => panic!("admitted ids should have been refused for this format"),
+            (State::Lookup(lookup), _) => to.extend(ids.iter().map(|&id| lookup.wide_row(column, id))),
+            (State::Stateless, IdPolicy::Rows) => match ids.iter().find(|&&id| id >= rows) {
+                Some(&id) => return Err(id),
+                None => to.extend_from_slice(ids),
+            },
+            (State::Stateless, IdPolicy::Modulo) => to.extend(ids.iter().map(|&id| present_id(id) % rows)),
+            (State::Stateless, _) => to.extend(ids.iter().map(|&id| hashed_row(id, column, rows))),
+        }
+        Ok(())
+    }
+
     fn column_ids<'a>(&self, block: &'a RawBlock, samples: Range<usize>, column: usize) -> ColumnIds<'a> {
         let num_columns = self.rows.len();
         assert_eq!(block.sparse.len(), block.num_samples * num_columns, "one table for each category");
@@ -240,6 +280,7 @@ impl IdMapper {
                     *out = ids.get(index).unwrap_or(0) as u64 % rows;
                 }
             }
+            (State::Stateless, IdPolicy::Rows) => panic!("ids of text are no rows"),
             (State::Stateless, _) => {
                 hash_column(ids.sparse, ids.missing, ids.num_columns, ids.column, rows, out);
             }
@@ -250,7 +291,6 @@ impl IdMapper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hashing::hashed_row;
 
     fn block() -> RawBlock {
         RawBlock {
@@ -280,6 +320,24 @@ mod tests {
         assert_eq!(mapped(&mut modulo), [[5, 4, 3], [0, 0, 1]]);
         assert!(modulo.state_bytes().is_empty() && modulo.restore_state(&[]).is_ok());
         assert!(modulo.restore_state(&[1]).unwrap_err().to_string().contains("modulo has none, found 1"));
+    }
+
+    #[test]
+    fn wide_ids_have_the_rows_of_narrow_ones() {
+        let rows = [10, 4];
+        for policy in [IdPolicy::Hash { function: HashFunction::default() }, IdPolicy::Modulo] {
+            let mut mapper = IdMapper::new(policy, &rows).unwrap();
+            let narrow = mapped(&mut mapper);
+            let mut wide = vec![Vec::new(); 2];
+            mapper.map_ids(0, &[5, 14, 23], &mut wide[0]).unwrap();
+            mapper.map_ids(1, &[MISSING_ID, 0, 9], &mut wide[1]).unwrap();
+            assert_eq!(wide, narrow, "{policy}");
+        }
+        let mapper = IdMapper::new(IdPolicy::Rows, &rows).unwrap();
+        let mut to = Vec::new();
+        assert_eq!(mapper.map_ids(1, &[0, 3], &mut to), Ok(()));
+        assert_eq!(mapper.map_ids(1, &[0, MISSING_ID, 7], &mut to), Err(MISSING_ID));
+        assert_eq!(to, [0, 3]);
     }
 
     #[test]

@@ -73,13 +73,17 @@ fn of_epoch(seed: u64, epoch: u64) -> u64 {
 
 /// The batches of an epoch, as ranges of samples of the data.
 ///
-/// `start` samples have been delivered already (a multiple of the batch size, or everything).
+/// `start` samples have been delivered already: any number in sequential order, else a multiple of the batch size, or everything.
 pub fn batches(order: Order, epoch: u64, num_samples: u64, batch_size: u64, start: u64) -> Vec<Range<u64>> {
     let num_batches = num_samples.div_ceil(batch_size);
     let range = |index: u64| index * batch_size..((index + 1) * batch_size).min(num_samples);
     let first = start.div_ceil(batch_size);
     match order {
-        Order::Sequential => (first..num_batches).map(range).collect(),
+        Order::Sequential => {
+            let next = |from: &u64| Some(from + batch_size).filter(|from| *from < num_samples);
+            let starts = std::iter::successors(Some(start).filter(|start| *start < num_samples), next);
+            starts.map(|from| from..(from + batch_size).min(num_samples)).collect()
+        }
         Order::Samples { .. } => unreachable!("a shuffle of samples has windows"),
         Order::Batches { seed } => {
             // The short batch stays the last: the others then have one size for a captured step.
@@ -142,6 +146,7 @@ mod tests {
             assert_eq!(batches(order, 3, 1003, 100, 400), all[4..]);
             assert!(batches(order, 3, 1003, 100, 1003).is_empty());
         }
+        assert_eq!(batches(Order::Sequential, 0, 1003, 100, 950), [950..1003]);
         let shuffled = |epoch| batches(Order::Batches { seed: 9 }, epoch, 1003, 100, 0);
         assert_ne!(shuffled(0), shuffled(1));
     }

@@ -1,5 +1,7 @@
 //! Samples as a file has them: what every format is read into and written from.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::criteo::parse::MISSING_DENSE;
@@ -156,15 +158,23 @@ pub struct IdBags {
 }
 
 impl IdBags {
+    /// Where the ids of samples `range` are.
+    ///
+    /// # Panics
+    /// If there are no such samples.
+    pub fn range(&self, range: Range<usize>, hotness: Hotness) -> Range<usize> {
+        match hotness {
+            Hotness::Fixed(count) => range.start * count as usize..range.end * count as usize,
+            Hotness::Varying => self.offsets[range.start] as usize..self.offsets[range.end] as usize,
+        }
+    }
+
     /// The ids of sample `index`.
     ///
     /// # Panics
     /// If there is no such sample.
     pub fn of(&self, index: usize, hotness: Hotness) -> &[u64] {
-        match hotness {
-            Hotness::Fixed(count) => &self.ids[index * count as usize..][..count as usize],
-            Hotness::Varying => &self.ids[self.offsets[index] as usize..self.offsets[index + 1] as usize],
-        }
+        &self.ids[self.range(index..index + 1, hotness)]
     }
 }
 
@@ -197,35 +207,36 @@ impl Samples {
         }
     }
 
-    /// Adds sample `index` of `other`, both of `schema`.
+    /// Adds samples `range` of `other`, both of `schema`.
     ///
     /// # Panics
-    /// If there is no such sample, or one of both is of another schema.
-    pub fn push_from(&mut self, other: &Samples, index: usize, schema: &DataSchema) {
-        self.num_samples += 1;
+    /// If there are no such samples, or one of both is of another schema.
+    pub fn extend_from(&mut self, other: &Samples, range: Range<usize>, schema: &DataSchema) {
+        self.num_samples += range.len();
         if schema.labelled {
-            self.labels.push(other.labels[index]);
+            self.labels.extend_from_slice(&other.labels[range.clone()]);
         }
-        let dense = index * schema.dense.len()..(index + 1) * schema.dense.len();
+        let dense = range.start * schema.dense.len()..range.end * schema.dense.len();
         match (&mut self.dense, &other.dense) {
             (DenseValues::Integers(to), DenseValues::Integers(from)) => to.extend_from_slice(&from[dense]),
             (DenseValues::Numbers(to), DenseValues::Numbers(from)) => to.extend_from_slice(&from[dense]),
             _ => panic!("samples of one schema should have dense numbers of one kind"),
         }
         for ((to, from), column) in self.sparse.iter_mut().zip(&other.sparse).zip(&schema.sparse) {
-            to.ids.extend_from_slice(from.of(index, column.hotness));
             if column.hotness == Hotness::Varying {
-                to.offsets.push(to.ids.len() as u32);
+                // Note: wraps where the samples lie further behind in `other`; the sum is right again.
+                let shift = (to.ids.len() as u32).wrapping_sub(from.offsets[range.start]);
+                let ends = &from.offsets[range.start + 1..=range.end];
+                to.offsets.extend(ends.iter().map(|end| end.wrapping_add(shift)));
             }
+            to.ids.extend_from_slice(&from.ids[from.range(range.clone(), column.hotness)]);
         }
     }
 
-    /// Adds samples `range` of `other`, both of `schema`.
-    ///
-    /// # Panics
-    /// As [`Samples::push_from`].
-    pub fn extend_from(&mut self, other: &Samples, range: std::ops::Range<usize>, schema: &DataSchema) {
-        range.for_each(|index| self.push_from(other, index, schema));
+    /// Bytes of its buffers' contents.
+    pub fn bytes(&self) -> usize {
+        let sparse = self.sparse.iter().map(|bags| bags.ids.len() * 8 + bags.offsets.len() * 4);
+        self.labels.len() * 4 + self.dense.len() * 4 + sparse.sum::<usize>()
     }
 }
 

@@ -477,7 +477,9 @@ fn build_tables(
             optimizer: config.optimizer.sparse.optimizer(),
             seed: config.train.seed,
             max_samples,
-            max_ids: &vec![max_samples * config.tables.max_ids_per_sample.max(1); specs.len()],
+            max_ids: &(0..specs.len())
+                .map(|column| max_samples * config.max_ids_per_sample(column))
+                .collect::<Vec<_>>(),
             sum_blocks: sizes.own_blocks(),
             frozen: parts.ablation.freeze_tables,
         },

@@ -1,15 +1,26 @@
 //! The data of a run: which files it reads, how their ids become rows, and the readers over them.
 
 use crate::checkpoint::DataFingerprint;
-use crate::config::{self, Config, Ids, OnBadRow};
+use crate::config::{self, CacheData, Config, FormatChoice, Ids, OnBadRow, OrderChoice};
 use crate::error::{Error, Result};
+use crate::machine::Machine;
+use headlong_reader::convert::{self, Described};
+use headlong_reader::criteo::has_label;
+use headlong_reader::disk::DiskOptions;
+use headlong_reader::format_reader::{FormatOptions, FormatReader};
+use headlong_reader::formats::memory::MemorySource;
+use headlong_reader::formats::records::{DCNV2_HOTNESS, RecordLayout};
+use headlong_reader::formats::{Format, Source};
 use headlong_reader::hashing::HashFunction;
+use headlong_reader::order::{Order, Slice};
+use headlong_reader::samples::{DenseKind, Hotness};
 use headlong_reader::{
-    BadRowPolicy, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, IdPolicy, Position, Reader,
-    ResidentData, Schema, TextOptions,
+    BadRowPolicy, Batch, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, IdPolicy, Position,
+    Progress, Reader, ResidentData, Schema, SkipReport, TextOptions,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Validation files up to this size are kept in memory, decoded; larger ones are read again for each evaluation.
 const MOST_RESIDENT_STORED_BYTES: u64 = 1 << 30;
@@ -48,6 +59,8 @@ pub fn id_mapper(config: &Config, table_rows: &[u64]) -> Result<IdMapper> {
         Ids::Hash => IdPolicy::Hash { function: HashFunction::default() },
         Ids::Admitted => IdPolicy::Admitted { min_count: config.data.min_count },
         Ids::Dictionary => IdPolicy::Dictionary,
+        Ids::Modulo => IdPolicy::Modulo,
+        Ids::Rows => IdPolicy::Rows,
     };
     let mapper = IdMapper::new(policy, table_rows);
     let mapper = mapper.map_err(|error| failed("the ids cannot be mapped to rows", error))?;
@@ -65,6 +78,8 @@ pub fn fingerprint(config: &Config, dictionary_checksum: Option<String>) -> Data
             Ids::Hash => "hash".to_owned(),
             Ids::Admitted => format!("admitted(min_count={})", config.data.min_count),
             Ids::Dictionary => "dictionary".to_owned(),
+            Ids::Modulo => "modulo".to_owned(),
+            Ids::Rows => "rows".to_owned(),
         }),
         hash: if hashed { HashFunction::default().name().to_owned() } else { String::new() },
         dictionary: dictionary_checksum,
@@ -74,40 +89,305 @@ pub fn fingerprint(config: &Config, dictionary_checksum: Option<String>) -> Data
 /// Opens the training files at `start`, with ids as they were there.
 ///
 /// # Errors
-/// Files that cannot be read.
+/// Files that cannot be read, or that have other columns than the configuration says.
 pub fn open_training(
     config: &Config,
     files: &[PathBuf],
     ids: IdMapper,
     start: &Position,
     threads: usize,
-) -> Result<CriteoTextReader> {
+) -> Result<TrainingReader> {
     let train = &config.train;
-    let options = TextOptions {
-        blocks: block_options(config, true, threads),
-        batch_size: train.batch_size * train.accumulate,
+    let batch_size = train.batch_size * train.accumulate;
+    // The session counts steps; the stream ends by itself only where whole epochs were asked for.
+    let epochs = (train.steps.is_none() && train.epochs.fract() == 0.0).then_some(train.epochs as u64);
+    if is_streamed(config, files)? {
+        let options = TextOptions {
+            blocks: block_options(config, true, threads),
+            batch_size,
+            prefetch: config.data.prefetch_batches,
+            dense_transform: dense_transform(config),
+            epochs,
+        };
+        return CriteoTextReader::open(files, ids, &options, start)
+            .map(TrainingReader::Text)
+            .map_err(|error| failed("the training data cannot be read", error));
+    }
+    let source = training_source(config, files, threads)?;
+    let options = FormatOptions {
+        batch_size,
+        slice: Slice::WHOLE,
         prefetch: config.data.prefetch_batches,
+        order: order(config),
+        epochs,
         dense_transform: dense_transform(config),
-        // The session counts steps; the stream ends by itself only where whole epochs were asked for.
-        epochs: (train.steps.is_none() && train.epochs.fract() == 0.0).then_some(train.epochs as u64),
+        ids: ids.clone(),
+        disk: DiskOptions::default(),
     };
-    CriteoTextReader::open(files, ids, &options, start)
-        .map_err(|error| failed("the training data cannot be read", error))
+    let reader = FormatReader::open(source, options, start)
+        .map_err(|error| failed("the training data cannot be read", error))?;
+    Ok(TrainingReader::Format { reader: Box::new(reader), ids: Box::new(ids) })
 }
 
-/// Data that is predicted, any number of times: validation files, or the files of `eval` and `predict`.
+/// The training data, in memory where it is to be kept.
+fn training_source(config: &Config, files: &[PathBuf], threads: usize) -> Result<Arc<dyn Source>> {
+    let source = open_source(config, files, threads)?;
+    check_columns(config, &*source, true)?;
+    let is_shuffled = config.data.order != OrderChoice::Sequential;
+    match keep(config.data.cache, &*source)? {
+        Some(kept) => Ok(Arc::new(kept)),
+        None if is_shuffled && !source.is_random() => {
+            let format = format_of(config, files)?;
+            let message = format!(
+                "data of {format} is read from front to back: for another order set data.cache = \"host\", or convert the files (`headlong \
+                 data convert --to headlong`)"
+            );
+            Err(Error::config("data.order", message))
+        }
+        None => Ok(source.into()),
+    }
+}
+
+/// The samples of `source` in memory, where they are to be and fit.
+fn keep(cache: CacheData, source: &dyn Source) -> Result<Option<MemorySource>> {
+    let available = Machine::detect().usable_bytes();
+    let most = match cache {
+        CacheData::Off | CacheData::Device => return Ok(None),
+        CacheData::Host => available / 10 * 9,
+        CacheData::Auto if source.stored_bytes() > available / 4 => return Ok(None),
+        CacheData::Auto => available / 4,
+    };
+    let kept = MemorySource::load(source, &DiskOptions::default(), most)
+        .map_err(|error| failed("the training data cannot be read", error))?;
+    match kept {
+        None if cache == CacheData::Host => {
+            let message =
+                format!("the decoded data needs more than {most} bytes, nine tenths of what is free");
+            Err(Error::config("data.cache", message))
+        }
+        kept => Ok(kept),
+    }
+}
+
+/// The format of `files`: as configured, or told from the first one.
+///
+/// # Errors
+/// Files that cannot be read, or whose format nothing tells.
+pub fn format_of(config: &Config, files: &[PathBuf]) -> Result<Format> {
+    match (config.data.format, files.first()) {
+        (FormatChoice::Of(format), _) => Ok(format),
+        (FormatChoice::Auto, None) => Ok(Format::Criteo),
+        (FormatChoice::Auto, Some(first)) => {
+            convert::detect(first).map_err(|error| failed("the data's format cannot be told", error))
+        }
+    }
+}
+
+/// Whether the files are read as a stream of text, ids being mapped on the way: the only way for ids that are admitted.
+fn is_streamed(config: &Config, files: &[PathBuf]) -> Result<bool> {
+    let plain = config.data.order == OrderChoice::Sequential
+        && matches!(config.data.cache, CacheData::Off | CacheData::Auto);
+    Ok(plain && format_of(config, files)? == Format::Criteo)
+}
+
+/// How the place of a run is counted: what a run that goes on must not change.
+///
+/// # Errors
+/// As [`format_of`].
+pub fn order_name(config: &Config, files: &[PathBuf]) -> Result<String> {
+    let data = &config.data;
+    let batch_size = config.train.batch_size * config.train.accumulate;
+    Ok(match data.order {
+        OrderChoice::Sequential if is_streamed(config, files)? => "text".to_owned(),
+        OrderChoice::Sequential => "sequential".to_owned(),
+        OrderChoice::Batches => format!("batches of {batch_size} samples, seed {}", data.order_seed),
+        OrderChoice::Samples => {
+            format!("samples in windows of {}, seed {}", data.order_window, data.order_seed)
+        }
+    })
+}
+
+fn order(config: &Config) -> Order {
+    let data = &config.data;
+    match data.order {
+        OrderChoice::Sequential => Order::Sequential,
+        OrderChoice::Batches => Order::Batches { seed: data.order_seed },
+        OrderChoice::Samples => Order::Samples { seed: data.order_seed, window: data.order_window },
+    }
+}
+
+/// Opens `files` as samples of any format.
+fn open_source(config: &Config, files: &[PathBuf], threads: usize) -> Result<Box<dyn Source>> {
+    let data = &config.data;
+    let transform = dense_transform(config);
+    let hotness = match &data.hotness[..] {
+        [] if (data.num_dense, data.num_sparse) == (13, 26) => DCNV2_HOTNESS.to_vec(),
+        [] => vec![1; data.num_sparse],
+        hotness => hotness.to_vec(),
+    };
+    let described = Described {
+        transform,
+        layout: RecordLayout::raw(false, data.num_dense, DenseKind::Transformed(transform), &hotness),
+        text: block_options(config, true, threads),
+    };
+    convert::open(format_of(config, files)?, files, &described)
+        .map_err(|error| failed("the data cannot be read", error))
+}
+
+/// Refuses data that has other columns than the configuration.
+fn check_columns(config: &Config, source: &dyn Source, labelled: bool) -> Result<()> {
+    let (schema, data) = (source.schema(), &config.data);
+    if labelled && !schema.labelled {
+        return Err(Error::config("data.train", "the data has no labels"));
+    }
+    let counts = [
+        ("data.num_dense", data.num_dense, schema.dense.len()),
+        ("data.num_sparse", data.num_sparse, schema.sparse.len()),
+    ];
+    for (key, expected, found) in counts {
+        if expected != found {
+            return Err(Error::config(key, format!("{expected} columns, but the data has {found}")));
+        }
+    }
+    for (column, (&expected, found)) in data.hotness.iter().zip(&schema.sparse).enumerate() {
+        let found = match found.hotness {
+            Hotness::Fixed(count) => count,
+            Hotness::Varying => 0,
+        };
+        if expected != found && expected != 0 {
+            let message = format!(
+                "column C{}: expected {expected} ids a sample, the data has {} (0: any number)",
+                column + 1,
+                found
+            );
+            return Err(Error::config("data.hotness", message));
+        }
+    }
+    Ok(())
+}
+
+/// `config` with what the training files say of themselves: ids a sample.
+///
+/// # Errors
+/// Files that cannot be read, or that have other columns than the configuration says.
+pub fn settle(config: &Config) -> Result<Config> {
+    let (mut config, files) = (config.clone(), &config.data.train);
+    if files.is_empty() {
+        return Ok(config);
+    }
+    config.check_files()?;
+    let format = format_of(&config, files)?;
+    if format != Format::Criteo {
+        let source = open_source(&config, files, 1)?;
+        check_columns(&config, &*source, true)?;
+        let hotness = source.schema().sparse.iter().map(|column| match column.hotness {
+            Hotness::Fixed(count) => count,
+            Hotness::Varying => 0,
+        });
+        config.data.hotness = hotness.collect();
+    }
+    Ok(config)
+}
+
+/// The training data of a run, batch by batch.
+pub enum TrainingReader {
+    /// Criteo's text as a stream.
+    Text(CriteoTextReader),
+    /// Any other format, or any data in another order or from memory.
+    Format {
+        /// Batches.
+        reader: Box<FormatReader>,
+        /// Ids to rows: they learn nothing on the way.
+        ids: Box<IdMapper>,
+    },
+}
+
+impl TrainingReader {
+    fn reader(&self) -> &dyn Reader {
+        match self {
+            Self::Text(reader) => reader,
+            Self::Format { reader, .. } => &**reader,
+        }
+    }
+
+    /// The ids as they were at `position`, the end of a recent batch.
+    ///
+    /// # Errors
+    /// A position that is too long ago.
+    pub fn mapper_at(&self, position: &Position) -> headlong_reader::Result<IdMapper> {
+        match self {
+            Self::Text(reader) => reader.mapper_at(position),
+            Self::Format { ids, .. } => Ok(ids.as_ref().clone()),
+        }
+    }
+
+    /// How long it took to skip to the starting position; known once the first batch has come.
+    pub fn skip_time(&self) -> Duration {
+        match self {
+            Self::Text(reader) => reader.skip_time(),
+            Self::Format { .. } => Duration::ZERO,
+        }
+    }
+}
+
+impl Reader for TrainingReader {
+    fn next(&mut self, batch: &mut Batch) -> headlong_reader::Result<bool> {
+        match self {
+            Self::Text(reader) => reader.next(batch),
+            Self::Format { reader, .. } => reader.next(batch),
+        }
+    }
+
+    fn schema(&self) -> Schema {
+        self.reader().schema()
+    }
+
+    fn position(&self) -> Position {
+        self.reader().position()
+    }
+
+    fn progress(&self) -> Progress {
+        self.reader().progress()
+    }
+
+    fn wait_time(&self) -> Duration {
+        self.reader().wait_time()
+    }
+
+    fn skip_report(&self) -> SkipReport {
+        self.reader().skip_report()
+    }
+}
+
+/// Data that is predicted, any number of times: validation files, or the files of `eval` and `predict`. What fits is kept in memory,
+/// decoded.
 pub struct EvaluationData {
-    files: Vec<PathBuf>,
-    options: TextOptions,
-    resident: Option<Arc<ResidentData>>,
+    contents: Contents,
+    transform: DenseTransform,
+    batch_size: usize,
+}
+
+enum Contents {
+    Text { files: Vec<PathBuf>, options: TextOptions },
+    ResidentText(Arc<ResidentData>),
+    Format(Arc<dyn Source>),
 }
 
 impl EvaluationData {
-    /// Small files are read and decoded now, large ones when they are evaluated.
+    /// What fits into memory is read and decoded now, the rest when it is evaluated.
     ///
     /// # Errors
     /// Files that cannot be read.
     pub fn open(config: &Config, files: &[PathBuf], labelled: bool, threads: usize) -> Result<Self> {
+        let (transform, batch_size) = (dense_transform(config), config.eval.batch_size);
+        let contents = match format_of(config, files)? {
+            Format::Criteo => Self::open_text(config, files, labelled, threads)?,
+            _ => Contents::Format(Self::open_format(config, files, labelled, threads)?),
+        };
+        Ok(Self { contents, transform, batch_size })
+    }
+
+    fn open_text(config: &Config, files: &[PathBuf], labelled: bool, threads: usize) -> Result<Contents> {
         let options = TextOptions {
             blocks: block_options(config, labelled, threads),
             batch_size: config.eval.batch_size,
@@ -117,14 +397,26 @@ impl EvaluationData {
         };
         let stored_bytes =
             files.iter().map(|file| std::fs::metadata(file).map_or(0, |data| data.len())).sum::<u64>();
-        let resident = if stored_bytes <= MOST_RESIDENT_STORED_BYTES {
-            let data = ResidentData::load(files, &options.blocks, options.dense_transform)
-                .map_err(|error| failed("the evaluation data cannot be read", error))?;
-            Some(Arc::new(data))
-        } else {
-            None
-        };
-        Ok(Self { files: files.to_vec(), options, resident })
+        if stored_bytes > MOST_RESIDENT_STORED_BYTES {
+            return Ok(Contents::Text { files: files.to_vec(), options });
+        }
+        let data = ResidentData::load(files, &options.blocks, options.dense_transform)
+            .map_err(|error| failed("the evaluation data cannot be read", error))?;
+        Ok(Contents::ResidentText(Arc::new(data)))
+    }
+
+    fn open_format(
+        config: &Config,
+        files: &[PathBuf],
+        labelled: bool,
+        threads: usize,
+    ) -> Result<Arc<dyn Source>> {
+        let source = open_source(config, files, threads)?;
+        check_columns(config, &*source, labelled)?;
+        match keep(CacheData::Auto, &*source)? {
+            Some(kept) => Ok(Arc::new(kept)),
+            None => Ok(source.into()),
+        }
     }
 
     /// A reader that goes through the data once, with the rows of `ids` as it is.
@@ -132,28 +424,73 @@ impl EvaluationData {
     /// # Errors
     /// Files that cannot be read.
     pub fn reader(&self, ids: &IdMapper) -> Result<Box<dyn Reader>> {
-        let opened: headlong_reader::Result<Box<dyn Reader>> = match &self.resident {
-            Some(data) => data
-                .reader(Arc::new(ids.clone()), self.options.batch_size)
+        let opened: headlong_reader::Result<Box<dyn Reader>> = match &self.contents {
+            Contents::ResidentText(data) => data
+                .reader(Arc::new(ids.clone()), self.batch_size)
                 .map(|reader| Box::new(reader) as Box<dyn Reader>),
-            None => CriteoTextReader::open_frozen(&self.files, ids.clone(), &self.options)
+            Contents::Text { files, options } => CriteoTextReader::open_frozen(files, ids.clone(), options)
                 .map(|reader| Box::new(reader) as Box<dyn Reader>),
+            Contents::Format(source) => {
+                let options = FormatOptions {
+                    batch_size: self.batch_size,
+                    slice: Slice::WHOLE,
+                    prefetch: 2,
+                    order: Order::Sequential,
+                    epochs: Some(1),
+                    dense_transform: self.transform,
+                    ids: ids.clone(),
+                    disk: DiskOptions::default(),
+                };
+                FormatReader::open(Arc::clone(source), options, &Position::default())
+                    .map(|reader| Box::new(reader) as Box<dyn Reader>)
+            }
         };
         opened.map_err(|error| failed("the evaluation data cannot be read", error))
     }
 
     /// Samples, where they have been counted.
     pub fn num_samples(&self) -> Option<u64> {
-        self.resident.as_ref().map(|data| data.num_samples())
+        match &self.contents {
+            Contents::ResidentText(data) => Some(data.num_samples()),
+            Contents::Text { .. } => None,
+            Contents::Format(source) => source.num_samples(),
+        }
     }
 }
 
-/// Samples of one pass over `files`: reads and parses them all.
+/// Whether the samples of `file` have labels.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn is_labelled(config: &Config, file: &Path) -> Result<bool> {
+    let files = [file.to_owned()];
+    if format_of(config, &files)? != Format::Criteo {
+        return Ok(open_source(config, &files, 1)?.schema().labelled);
+    }
+    let schema = block_options(config, true, 1).schema;
+    has_label(file, &schema).map_err(|error| failed("the data cannot be read", error))
+}
+
+/// Samples of one pass over `files`, where their format says so.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn known_samples(config: &Config, files: &[PathBuf]) -> Result<Option<u64>> {
+    match format_of(config, files)? {
+        Format::Criteo => Ok(None),
+        _ => Ok(open_source(config, files, 1)?.num_samples()),
+    }
+}
+
+/// Samples of one pass over `files`: reads and parses text.
 ///
 /// # Errors
 /// Files that cannot be read.
 pub fn count_samples(config: &Config, files: &[PathBuf], threads: usize) -> Result<u64> {
     use headlong_reader::criteo::blocks::{BlockStream, Event};
+    if let Some(samples) = known_samples(config, files)? {
+        return Ok(samples);
+    }
     let counted = || -> headlong_reader::Result<u64> {
         let options = block_options(config, true, threads);
         let mut stream = BlockStream::open(files.to_vec(), &options, &Position::default(), Some(1))?;

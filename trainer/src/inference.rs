@@ -18,7 +18,6 @@ use crate::report::{self, Eval, count};
 use crate::session::{CONFIG_BLOB, load, predict_all, restore_ids};
 use crate::train::remarks;
 use headlong_reader::IdMapper;
-use headlong_reader::criteo::has_label;
 use serde_json::json;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -37,7 +36,7 @@ pub fn eval(arguments: &EvalArguments) -> Result<()> {
     };
     let mut applied = Applied::open(&arguments.checkpoint, &how)?;
     for file in &arguments.data {
-        if !labelled(&applied.config, file)? {
+        if !data::is_labelled(&applied.config, file)? {
             let message = format!("{} has no labels; `headlong predict` takes such files", file.display());
             return Err(Error::config("--data", message));
         }
@@ -71,7 +70,7 @@ pub fn predict(arguments: &PredictArguments) -> Result<()> {
     let started = Instant::now();
     let mut outcome = Ok(());
     for file in &arguments.data {
-        let labelled = labelled(&applied.config, file)?;
+        let labelled = data::is_labelled(&applied.config, file)?;
         applied.run(std::slice::from_ref(file), labelled, &mut |logits, _| {
             if outcome.is_ok() {
                 outcome = writer.push(logits);
@@ -176,9 +175,4 @@ fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
     }
     .map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
     Config::from_toml(&text, &path.display().to_string())
-}
-
-fn labelled(config: &Config, file: &Path) -> Result<bool> {
-    let schema = data::block_options(config, true, 1).schema;
-    has_label(file, &schema).map_err(|error| failed("the data cannot be read", error))
 }

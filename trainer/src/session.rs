@@ -10,7 +10,7 @@ use crate::checkpoint::{
 };
 use crate::config::Config;
 use crate::crew::Crew;
-use crate::data::{self, EvaluationData, failed};
+use crate::data::{self, EvaluationData, TrainingReader, failed};
 use crate::drift::{Drift, DriftWatch, covered_share};
 use crate::engine::{StepLoss, StepRates};
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ use crate::learning_rate::LearningRate;
 use crate::metrics::{EvalMetrics, MetricsAccumulator};
 use crate::statistics::STATISTICS_BLOB;
 use headlong_embedding::hybrid::statistics::Statistics;
-use headlong_reader::{Batch, CriteoTextReader, IdMapper, Position, Reader, SkipReport};
+use headlong_reader::{Batch, IdMapper, Position, Reader, SkipReport};
 use serde::{Deserialize, Serialize};
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -74,6 +74,9 @@ pub struct Memory {
     pub asked_for: Option<(f64, Option<u64>, Option<f64>)>,
     /// The `done` event of a finished run.
     pub done: Option<serde_json::Value>,
+    /// How the reader's position is counted ([`data::order_name`]); unset in checkpoints of text.
+    #[serde(default)]
+    pub order: Option<String>,
 }
 
 /// A model in training.
@@ -81,7 +84,7 @@ pub struct Session {
     config: Config,
     crew: Crew,
     data: SessionData,
-    reader: CriteoTextReader,
+    reader: TrainingReader,
     /// Gives its buffers to the reader and gets the next batch, which all ranks take their shares of.
     incoming: Batch,
     dense_rate: LearningRate,
@@ -142,6 +145,8 @@ impl Session {
                 restore_ids(checkpoint, &mut data.ids)?;
             }
         }
+        let resumed = matches!(start, Start::Resume(_));
+        remember_order(&mut memory, data::order_name(config, &data.train)?, resumed)?;
         let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
         let reader = data::open_training(config, &data.train, data.ids.clone(), &position, threads)?;
         let checkpoints = if crew.leads() { open_directory(config, crew.num_writers())? } else { None };
@@ -376,7 +381,7 @@ impl Session {
     }
 
     /// The reader: its progress, the time it was waited for, the rows it skipped.
-    pub fn reader(&self) -> &CriteoTextReader {
+    pub fn reader(&self) -> &TrainingReader {
         &self.reader
     }
 
@@ -479,6 +484,20 @@ pub fn restore_ids(checkpoint: &Checkpoint, ids: &mut IdMapper) -> Result<()> {
     let path = checkpoint.path().join(IDS_BLOB);
     blob.read_to_end(&mut bytes).map_err(|source| Error::Io { action: "read", path, source })?;
     ids.restore_state(&bytes).map_err(|error| failed("the checkpoint cannot be loaded", error))
+}
+
+/// Refuses to go on in another order: the position would be another one's.
+fn remember_order(memory: &mut Memory, order: String, resumed: bool) -> Result<()> {
+    let before = memory.order.as_deref().unwrap_or("text");
+    if resumed && before != order {
+        let message = format!(
+            "the run that goes on has read its data as \"{before}\", this one would as \"{order}\": leave data.order, its seed and window, \
+             data.cache and the batch size as they were"
+        );
+        return Err(Error::config("--resume", message));
+    }
+    memory.order = Some(order);
+    Ok(())
 }
 
 fn parse_state<T: serde::de::DeserializeOwned>(what: &str, value: &serde_json::Value) -> Result<T> {

@@ -1,5 +1,6 @@
 use super::*;
 
+use crate::IdPolicy;
 use crate::formats::Sink;
 use crate::formats::records::RecordLayout;
 
@@ -33,8 +34,7 @@ fn options(order: Order, batch_size: usize) -> FormatOptions {
         order,
         epochs: Some(2),
         dense_transform: DenseTransform::Identity,
-        rule: RowRule::Modulo,
-        rows: vec![1000; 26],
+        ids: IdMapper::new(IdPolicy::Modulo, &[1000; 26]).unwrap(),
         disk: DiskOptions { block_bytes: 8192, depth: 2, ..DiskOptions::default() },
     }
 }
@@ -109,7 +109,8 @@ fn slices_of_all_ranks_are_the_batches() {
 fn ids_that_are_no_rows_and_transforms_that_differ_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let source = source(folder.path(), 300);
-    let rows = FormatOptions { rule: RowRule::Rows, ..options(Order::Sequential, 100) };
+    let ids = IdMapper::new(IdPolicy::Rows, &[1000; 26]).unwrap();
+    let rows = FormatOptions { ids, ..options(Order::Sequential, 100) };
     let mut reader = FormatReader::open(Arc::clone(&source), rows, &Position::default()).unwrap();
     let mut batch = Batch::default();
     let message = loop {

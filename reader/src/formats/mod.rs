@@ -12,6 +12,7 @@
 //! All but text are read at random: a [`Source`] gives any ranges of samples in any order.
 
 pub mod headlong;
+pub mod memory;
 pub mod npy;
 pub mod records;
 pub mod split;
@@ -19,6 +20,7 @@ pub mod text;
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
@@ -43,6 +45,11 @@ pub trait Source: Send + Sync {
 
     /// Bytes of all files.
     fn stored_bytes(&self) -> u64;
+
+    /// Whether ranges may be asked for in any order without reading what lies before them.
+    fn is_random(&self) -> bool {
+        true
+    }
 }
 
 /// Samples on their way. Some at a time, as many as come easily; never of two ranges at once.
@@ -55,6 +62,25 @@ pub trait SampleStream: Send {
 
     /// How the disk is read, for the user.
     fn description(&self) -> String;
+}
+
+/// Ranges of samples, cut at the borders of parts (files, shards, blocks): which part, and its samples. `starts` are the samples before
+/// each part, and all of them at the end.
+pub(crate) fn cut(
+    ranges: impl Iterator<Item = Range<u64>> + Send,
+    starts: Arc<[u64]>,
+) -> impl Iterator<Item = (usize, Range<u64>)> + Send {
+    ranges.flat_map(move |range| {
+        let starts = Arc::clone(&starts);
+        let first = starts.partition_point(|&start| start <= range.start).max(1) - 1;
+        (first..starts.len() - 1)
+            .map_while(move |part| {
+                let (begin, end) = (starts[part], starts[part + 1]);
+                let samples = range.start.max(begin) - begin..range.end.min(end).max(begin) - begin;
+                (begin < range.end).then_some((part, samples))
+            })
+            .filter(|(_, samples)| samples.start < samples.end)
+    })
 }
 
 /// Data of a format, being written. The files have their names when it is finished, and not before.
@@ -122,5 +148,21 @@ impl std::str::FromStr for Format {
             let names = Self::ALL.map(Self::name).join(", ");
             ReaderError::Invalid { message: format!("format: expected one of {names}, found \"{text}\"") }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_cut_at_the_borders_of_parts() {
+        let starts: Arc<[u64]> = [0, 10, 10, 25].into();
+        let cut = |range: Range<u64>| cut(std::iter::once(range), Arc::clone(&starts)).collect::<Vec<_>>();
+        assert_eq!(cut(3..12), [(0, 3..10), (2, 0..2)]);
+        assert_eq!(cut(10..99), [(2, 0..15)]);
+        assert_eq!(cut(5..5), []);
+        assert_eq!(cut(30..40), []);
+        assert_eq!(cut(0..u64::MAX), [(0, 0..10), (2, 0..15)]);
     }
 }

@@ -57,6 +57,11 @@ fn stem_of(path: &Path) -> PathBuf {
     path.with_file_name(stem)
 }
 
+/// Whether files of arrays begin with `path`.
+pub fn is_stem(path: &Path) -> bool {
+    SUFFIXES.iter().any(|suffix| beside(path, suffix).exists())
+}
+
 fn beside(stem: &Path, suffix: &str) -> PathBuf {
     let mut name = stem.file_name().unwrap_or_default().to_owned();
     name.push(suffix);

@@ -53,6 +53,11 @@ pub struct Chunk {
 
 const SPECIFICATION: &str = "feature_spec.yaml";
 
+/// Whether the specification of `folder` lies beside it.
+pub fn has_specification(folder: &Path) -> bool {
+    folder.parent().unwrap_or(Path::new(".")).join(SPECIFICATION).exists()
+}
+
 fn element(dtype: &str) -> Option<Element> {
     Some(match dtype {
         "bool" => Element::Bool,

@@ -53,6 +53,10 @@ impl Source for TextSource {
         self.stored_bytes
     }
 
+    fn is_random(&self) -> bool {
+        false
+    }
+
     fn read(&self, mut ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
         if ranges.next().is_none_or(|range| range.start != 0 || range.end != u64::MAX) {
             let message =

@@ -20,6 +20,7 @@ impl Config {
         })
         .map_err(|error| toml_error(&error, text, place))?;
         config.optimizer.resolve()?;
+        config.data.count_named_columns();
         Ok(config)
     }
 
@@ -42,6 +43,7 @@ impl Config {
         for argument in arguments {
             self.set(argument.as_ref())?;
         }
+        self.data.count_named_columns();
         self.optimizer.resolve()
     }
 
@@ -278,6 +280,15 @@ mod tests {
         fn all_set(mut self) -> Self {
             self.tables.max_rows = Some(1);
             self.data.dictionary = Some("d".into());
+            self.data.hotness = vec![1];
+            self.data.columns = crate::config::ColumnsConfig {
+                label: Some("y".into()),
+                dense: vec!["x".into()],
+                categorical: vec!["c".into()],
+                lists: vec!["c".into()],
+                list_separator: Some(';'),
+                ignored: vec!["*".into()],
+            };
             self.hybrid.latency_table = Some("l".into());
             self.comm.tuning = Some("t".into());
             self.comm.verbs.gid_index = Some(1);

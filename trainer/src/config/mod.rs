@@ -12,6 +12,7 @@
 //! ```
 
 mod comm;
+mod data;
 pub mod keys;
 pub mod load;
 mod optimizers;
@@ -23,6 +24,9 @@ mod verbs;
 pub use comm::{
     CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, FeatureChoice, HybridConfig, IdsChoice,
     NcclConfig,
+};
+pub use data::{
+    CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids, OnBadRow, OrderChoice,
 };
 pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
@@ -184,109 +188,6 @@ pub enum TableDtype {
     Bf16,
     /// Half precision, rounded to nearest (CUDA devices).
     F16,
-}
-
-/// The files and the meaning of their columns.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DataConfig {
-    /// Training files, read in this order. Empty: the synthetic data set, where `synthetic.enabled`.
-    pub train: Vec<PathBuf>,
-    /// Validation files, read in this order.
-    pub valid: Vec<PathBuf>,
-    /// Number of integer columns.
-    pub num_dense: usize,
-    /// Number of categorical columns, which is the number of tables.
-    pub num_sparse: usize,
-    /// How a raw id becomes a row index.
-    pub ids: Ids,
-    /// The hash of `ids = "hash"`, by name; it is kept in the checkpoint.
-    pub hash: String,
-    /// `admitted` and `dictionary`: an id gets its own row when it is seen this often.
-    pub min_count: u32,
-    /// `dictionary`: the folder of `headlong data make`. Unset: `train` builds one in `run.output_dir`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dictionary: Option<PathBuf>,
-    /// What is done to an integer before it enters the model; it is kept in the checkpoint.
-    pub dense_transform: DenseTransform,
-    /// What a malformed line does.
-    pub on_bad_row: OnBadRow,
-    /// Batches that are read ahead.
-    pub prefetch_batches: usize,
-    /// Where decoded data is kept between epochs.
-    pub cache: CacheData,
-}
-
-impl Default for DataConfig {
-    fn default() -> Self {
-        Self {
-            train: Vec::new(),
-            valid: Vec::new(),
-            num_dense: 13,
-            num_sparse: 26,
-            ids: Ids::Hash,
-            hash: "murmur3-fmix64".to_owned(),
-            min_count: 3,
-            dictionary: None,
-            dense_transform: DenseTransform::LnPlus1,
-            on_bad_row: OnBadRow::Error,
-            prefetch_batches: 4,
-            cache: CacheData::Off,
-        }
-    }
-}
-
-/// How a raw id becomes a row index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Ids {
-    /// Hashed into the table's rows: no state, collisions possible.
-    Hash,
-    /// One pass: an id gets a row of its own at its `min_count`-th sight; before that its column's shared row.
-    Admitted,
-    /// Two passes: ids seen at least `min_count` times have rows of their own, the others share one.
-    Dictionary,
-}
-
-/// What is done to an integer before it enters the model. Three are in use for the same data; mixing them is an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DenseTransform {
-    /// The integer as it is, missing = 0.
-    #[serde(rename = "none")]
-    None,
-    /// ln(max(x, 0) + 1), missing = 0: facebookresearch/dlrm, MLPerf v1, HugeCTR.
-    #[serde(rename = "ln(x+1)")]
-    LnPlus1,
-    /// ln(x + 3): NVIDIA DeepLearningExamples, NVTabular.
-    #[serde(rename = "ln(x+3)")]
-    LnPlus3,
-    /// ln(x − (m − 2)), m the minimum over all integer columns of the file: TorchRec's npy files.
-    #[serde(rename = "file-minimum")]
-    FileMinimum,
-}
-
-/// What a malformed line does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum OnBadRow {
-    /// Ends the run, naming file and line.
-    Error,
-    /// Is left out, counted and reported.
-    Skip,
-}
-
-/// Where decoded data is kept between epochs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum CacheData {
-    /// Nowhere: every epoch reads the files.
-    Off,
-    /// In main memory.
-    Host,
-    /// In the accelerator's memory.
-    Device,
-    /// Where it fits.
-    Auto,
 }
 
 /// The synthetic data set: Criteo's format, a planted truth, the same rows for the same seed.

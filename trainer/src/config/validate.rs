@@ -6,6 +6,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::preset;
+use headlong_reader::convert::is_folder_or_stem;
 
 impl Config {
     /// Checks every value and every combination; opens no file.
@@ -16,6 +17,7 @@ impl Config {
         self.validate_model()?;
         self.validate_tables()?;
         self.validate_entries()?;
+        self.validate_data()?;
         self.validate_train()?;
         self.validate_rest()?;
         self.validate_ranks()?;
@@ -58,7 +60,7 @@ impl Config {
         }
         match self.tables.max_rows {
             Some(0) => return Err(Error::config("tables.max_rows", "expected at least 1, found 0")),
-            Some(1) if self.data.ids != Ids::Hash => {
+            Some(1) if self.shares_a_row() => {
                 return Err(Error::config(
                     "tables.max_rows",
                     "expected at least 2: one row is shared by rare ids",
@@ -68,7 +70,7 @@ impl Config {
         }
         let rows = self.given_rows()?;
         for (column, rows) in rows.iter().flatten().enumerate() {
-            let least = if self.data.ids == Ids::Hash || self.is_raw(column) { 1 } else { 2 };
+            let least = if !self.shares_a_row() || self.is_raw(column) { 1 } else { 2 };
             if *rows < least {
                 return Err(Error::config(
                     "tables.rows",
@@ -77,6 +79,11 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Whether rare ids share a row of their table.
+    fn shares_a_row(&self) -> bool {
+        matches!(self.data.ids, Ids::Admitted | Ids::Dictionary)
     }
 
     /// Rows of each table before `tables.max_rows`; `None` where the dictionary decides.
@@ -224,7 +231,8 @@ impl Config {
     /// [`Error::Config`] naming the key and the file.
     pub fn check_files(&self) -> Result<()> {
         for (key, files) in [("data.train", &self.data.train), ("data.valid", &self.data.valid)] {
-            for file in files {
+            // Of some formats a path names a folder, or what the names of files begin with.
+            for file in files.iter().filter(|file| !is_folder_or_stem(file)) {
                 require_file(key, file)?;
             }
         }
@@ -329,9 +337,9 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
         "NCCL between CUDA devices alone (run.device = \"cuda\"); \"auto\", \"shm\", \"verbs\" and \"tcp\" between processes",
     )?;
     refuse(
-        !matches!(config.data.cache, CacheData::Off | CacheData::Auto),
+        config.data.cache == CacheData::Device,
         format!("data.cache = {}", quoted(&config.data.cache)),
-        "no cache (\"off\")",
+        "\"off\", \"host\" and \"auto\"",
     )
 }
 

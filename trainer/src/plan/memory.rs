@@ -105,7 +105,7 @@ fn sample_bytes(config: &Config) -> u64 {
 }
 
 fn ids_per_sample(config: &Config) -> u64 {
-    (config.data.num_sparse * config.tables.max_ids_per_sample) as u64
+    (0..config.data.num_sparse).map(|column| config.max_ids_per_sample(column) as u64).sum()
 }
 
 fn activation_bytes(config: &Config) -> u64 {

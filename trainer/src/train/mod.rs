@@ -11,7 +11,7 @@ use crate::checkpoint::{self, Checkpoint};
 use crate::cli::TrainOptions;
 use crate::config::{Config, EvalEvery};
 use crate::crew::{Crew, CrewOptions};
-use crate::data::{count_samples, failed};
+use crate::data::{self, count_samples, failed};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::machine::Machine;
@@ -36,6 +36,7 @@ use std::time::Instant;
 pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     // Before anything is made or read: a device that is not there will not come.
     Machine::detect_with(config.run.device)?;
+    let config = &data::settle(config)?;
     let mut job = Job::join(config)?;
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
     let mut reporter = match job.leads() {

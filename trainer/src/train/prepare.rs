@@ -61,6 +61,8 @@ impl Prepared {
         };
         if prepared.train.is_empty() {
             prepared.make_synthetic(config, threads, reporter)?;
+        } else {
+            prepared.train_rows = data::known_samples(config, &prepared.train)?;
         }
         if config.data.ids == Ids::Dictionary {
             let found = match resumed {

@@ -101,8 +101,12 @@ impl Place {
 
     /// The same on some threads.
     pub fn train_on(&self, threads: usize) -> Run {
-        let run = Run::new("train").with(&SMALL).with(&["--threads", &threads.to_string()]);
-        run.path("--data", &self.train).path("--output-dir", &self.path("output"))
+        self.train_without_data().path("--data", &self.train).with(&["--threads", &threads.to_string()])
+    }
+
+    /// The same with data still to be named.
+    pub fn train_without_data(&self) -> Run {
+        Run::new("train").with(&SMALL).path("--output-dir", &self.path("output"))
     }
 }
 

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{BLOCKS_FROM, END, Header, MAGIC, TAIL_BYTES};
 use crate::disk::{Block, DiskBlocks, DiskFiles, DiskOptions, Segment};
 use crate::error::{ReaderError, Result};
-use crate::formats::{Ranges, SampleStream, Source};
+use crate::formats::{Ranges, SampleStream, Source, cut};
 use crate::samples::{DataSchema, DenseValues, Hotness, Samples};
 
 /// Files of one schema, one after another.
@@ -150,26 +150,16 @@ struct Piece {
 
 /// Ranges of samples, cut at the borders of blocks.
 fn pieces(
-    ranges: Arc<[Range<u64>]>,
+    ranges: Vec<Range<u64>>,
     files: Arc<[OneFile]>,
     starts: Arc<[u64]>,
 ) -> impl Iterator<Item = Piece> + Send {
-    (0..ranges.len()).flat_map(move |index| {
-        let (range, files, starts) = (ranges[index].clone(), Arc::clone(&files), Arc::clone(&starts));
-        (0..files.len()).flat_map(move |file| {
-            let per_block = u64::from(files[file].header.samples_per_block);
-            let from = range.start.max(starts[file]);
-            let to = range.end.min(starts[file + 1]).max(from);
-            let (from, to) = (from - starts[file].min(from), to - starts[file].min(to));
-            (from / per_block..to.div_ceil(per_block)).filter_map(move |block| {
-                let first = block * per_block;
-                let wanted = from.max(first) - first..to.min(first + per_block) - first.min(to);
-                (wanted.start < wanted.end).then_some(Piece {
-                    file,
-                    block,
-                    wanted: wanted.start as usize..wanted.end as usize,
-                })
-            })
+    cut(ranges.into_iter(), starts).flat_map(move |(file, samples)| {
+        let per_block = u64::from(files[file].header.samples_per_block);
+        (samples.start / per_block..samples.end.div_ceil(per_block)).map(move |block| {
+            let first = block * per_block;
+            let wanted = samples.start.max(first) - first..samples.end.min(first + per_block) - first;
+            Piece { file, block, wanted: wanted.start as usize..wanted.end as usize }
         })
     })
 }
@@ -189,7 +179,7 @@ impl Source for HeadlongSource {
 
     fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>> {
         let ranges: Vec<Range<u64>> = ranges.collect();
-        let all = || pieces(ranges.clone().into(), Arc::clone(&self.files), Arc::clone(&self.starts));
+        let all = || pieces(ranges.clone(), Arc::clone(&self.files), Arc::clone(&self.starts));
         let paths: Vec<_> = self.files.iter().map(|file| file.path.clone()).collect();
         let disk = DiskFiles::open(&paths, options.direct)?;
         let files = Arc::clone(&self.files);

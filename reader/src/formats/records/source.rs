@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::field::{Field, bad_value};
 use crate::disk::{Block, DiskBlocks, DiskFiles, DiskOptions, Segment};
 use crate::error::{ReaderError, Result};
-use crate::formats::{Ranges, SampleStream, Source};
+use crate::formats::{Ranges, SampleStream, Source, cut};
 use crate::samples::{DataSchema, Samples};
 
 /// Most samples that come at a time.
@@ -118,7 +118,7 @@ impl Source for RecordSource {
         let options = DiskOptions { depth, ..*options };
         let ranges: Vec<Range<u64>> = ranges.collect();
         let ranges: Arc<[Range<u64>]> = ranges.into();
-        let pieces = pieces(Arc::clone(&ranges), Arc::clone(&self.starts));
+        let pieces = self.pieces(&ranges);
         let lanes = (0..most).map(|lane| self.lane(lane, &ranges, &options)).collect::<Result<Vec<_>>>()?;
         Ok(Box::new(RecordStream {
             schema: self.schema.clone(),
@@ -131,6 +131,11 @@ impl Source for RecordSource {
 }
 
 impl RecordSource {
+    fn pieces(&self, ranges: &Arc<[Range<u64>]>) -> impl Iterator<Item = Piece> + Send + use<> {
+        let ranges = Arc::clone(ranges);
+        cut((0..ranges.len()).map(move |index| ranges[index].clone()), Arc::clone(&self.starts))
+    }
+
     /// Begins to read file `lane` of every shard.
     fn lane(&self, lane: usize, ranges: &Arc<[Range<u64>]>, options: &DiskOptions) -> Result<Lane> {
         let here: Vec<usize> =
@@ -138,12 +143,11 @@ impl RecordSource {
         let paths: Vec<_> = here.iter().map(|&shard| self.shards[shard].files[lane].path.clone()).collect();
         let files = DiskFiles::open(&paths, options.direct)?;
         let shards = Arc::clone(&self.shards);
-        let segments = pieces(Arc::clone(ranges), Arc::clone(&self.starts)).filter_map(move |piece| {
-            let file = shards[piece.shard].files.get(lane)?;
-            let index = here.iter().position(|&shard| shard == piece.shard)?;
+        let segments = self.pieces(ranges).filter_map(move |(shard, records)| {
+            let file = shards[shard].files.get(lane)?;
+            let index = here.iter().position(|&other| other == shard)?;
             let size = file.record_bytes as u64;
-            let bytes =
-                file.first_byte + piece.records.start * size..file.first_byte + piece.records.end * size;
+            let bytes = file.first_byte + records.start * size..file.first_byte + records.end * size;
             Some(Segment { file: index, bytes })
         });
         let blocks = files.read(segments, options)?;
@@ -152,24 +156,7 @@ impl RecordSource {
 }
 
 /// Some records of one shard.
-#[derive(Clone, Debug)]
-struct Piece {
-    shard: usize,
-    records: Range<u64>,
-}
-
-/// Ranges of samples, cut at the shards' borders.
-fn pieces(ranges: Arc<[Range<u64>]>, starts: Arc<[u64]>) -> impl Iterator<Item = Piece> + Send {
-    let num_shards = starts.len() - 1;
-    (0..ranges.len()).flat_map(move |index| {
-        let (range, starts) = (ranges[index].clone(), Arc::clone(&starts));
-        (0..num_shards).filter_map(move |shard| {
-            let (first, end) = (starts[shard], starts[shard + 1]);
-            let (from, to) = (range.start.max(first), range.end.min(end));
-            (from < to).then(|| Piece { shard, records: from - first..to - first })
-        })
-    })
-}
+type Piece = (usize, Range<u64>);
 
 /// The bytes of one file of each shard, in order.
 struct Lane {
@@ -234,7 +221,7 @@ struct RecordStream {
 
 impl SampleStream for RecordStream {
     fn next(&mut self, samples: &mut Samples) -> Result<bool> {
-        let Some(Piece { shard, records }) = self.now.take().or_else(|| self.pieces.next()) else {
+        let Some((shard, records)) = self.now.take().or_else(|| self.pieces.next()) else {
             // The end of each file is where changes of its size are noticed.
             for lane in &mut self.lanes {
                 lane.block = None;
@@ -244,7 +231,7 @@ impl SampleStream for RecordStream {
         };
         let end = records.end.min(records.start + SAMPLES_AT_A_TIME);
         if end < records.end {
-            self.now = Some(Piece { shard, records: end..records.end });
+            self.now = Some((shard, end..records.end));
         }
         let count = (end - records.start) as usize;
         samples.clear(&self.schema);

@@ -1,0 +1,276 @@
+//! `[data]`: which files, what is in them, in which order.
+
+use super::Config;
+use crate::error::{Error, Result};
+use headlong_reader::formats::Format;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The files and the meaning of their columns.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DataConfig {
+    /// Training files, read in this order. Empty: the synthetic data set, where `synthetic.enabled`.
+    pub train: Vec<PathBuf>,
+    /// Validation files, read in this order.
+    pub valid: Vec<PathBuf>,
+    /// Format of all of them.
+    pub format: FormatChoice,
+    /// Number of dense columns.
+    pub num_dense: usize,
+    /// Number of categorical columns, which is the number of tables.
+    pub num_sparse: usize,
+    /// Ids a sample in each categorical column; 0: any number, `tables.max_ids_per_sample` on average. Empty: what the files say, else
+    /// `tables.max_ids_per_sample` for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hotness: Vec<u32>,
+    /// What the columns of files with a header are. They also give `num_dense` and `num_sparse`.
+    #[serde(skip_serializing_if = "ColumnsConfig::is_empty")]
+    pub columns: ColumnsConfig,
+    /// In which order samples are trained on.
+    pub order: OrderChoice,
+    /// Decides a shuffled order.
+    pub order_seed: u64,
+    /// `order = "samples"`: samples held in memory, among which any can come next.
+    pub order_window: u64,
+    /// How a raw id becomes a row index.
+    pub ids: Ids,
+    /// The hash of `ids = "hash"`, by name; it is kept in the checkpoint.
+    pub hash: String,
+    /// `admitted` and `dictionary`: an id gets its own row when it is seen this often.
+    pub min_count: u32,
+    /// `dictionary`: the folder of `headlong data make`. Unset: `train` builds one in `run.output_dir`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dictionary: Option<PathBuf>,
+    /// What is done to an integer before it enters the model; it is kept in the checkpoint.
+    pub dense_transform: DenseTransform,
+    /// What a malformed line does.
+    pub on_bad_row: OnBadRow,
+    /// Batches that are read ahead.
+    pub prefetch_batches: usize,
+    /// Where decoded data is kept between epochs.
+    pub cache: CacheData,
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self {
+            train: Vec::new(),
+            valid: Vec::new(),
+            format: FormatChoice::Auto,
+            num_dense: 13,
+            num_sparse: 26,
+            hotness: Vec::new(),
+            columns: ColumnsConfig::default(),
+            order: OrderChoice::Sequential,
+            order_seed: 1,
+            order_window: 262_144,
+            ids: Ids::Hash,
+            hash: "murmur3-fmix64".to_owned(),
+            min_count: 3,
+            dictionary: None,
+            dense_transform: DenseTransform::LnPlus1,
+            on_bad_row: OnBadRow::Error,
+            prefetch_batches: 4,
+            cache: CacheData::Off,
+        }
+    }
+}
+
+/// How a raw id becomes a row index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ids {
+    /// Hashed into the table's rows: no state, collisions possible.
+    Hash,
+    /// One pass: an id gets a row of its own at its `min_count`-th sight; before that its column's shared row.
+    Admitted,
+    /// Two passes: ids seen at least `min_count` times have rows of their own, the others share one.
+    Dictionary,
+    /// The id modulo the table's rows, missing = 0: the original DLRM, MLPerf.
+    Modulo,
+    /// The file has rows already; one beyond the table is an error.
+    Rows,
+}
+
+/// What is done to an integer before it enters the model. Three are in use for the same data; mixing them is an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DenseTransform {
+    /// The integer as it is, missing = 0.
+    #[serde(rename = "none")]
+    None,
+    /// ln(max(x, 0) + 1), missing = 0: facebookresearch/dlrm, MLPerf v1, HugeCTR.
+    #[serde(rename = "ln(x+1)")]
+    LnPlus1,
+    /// ln(x + 3): NVIDIA DeepLearningExamples, NVTabular.
+    #[serde(rename = "ln(x+3)")]
+    LnPlus3,
+    /// ln(x − (m − 2)), m the minimum over all integer columns of the file: TorchRec's npy files.
+    #[serde(rename = "file-minimum")]
+    FileMinimum,
+}
+
+/// What a malformed line does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum OnBadRow {
+    /// Ends the run, naming file and line.
+    Error,
+    /// Is left out, counted and reported.
+    Skip,
+}
+
+/// Where decoded data is kept between epochs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheData {
+    /// Nowhere: every epoch reads the files.
+    Off,
+    /// In main memory.
+    Host,
+    /// In the accelerator's memory.
+    Device,
+    /// Where it fits.
+    Auto,
+}
+
+/// The format of data files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum FormatChoice {
+    /// Told from the first file.
+    #[default]
+    Auto,
+    /// This one.
+    Of(Format),
+}
+
+impl TryFrom<String> for FormatChoice {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "auto" => Ok(Self::Auto),
+            name => {
+                name.parse().map(Self::Of).map_err(|error: headlong_reader::ReaderError| error.to_string())
+            }
+        }
+    }
+}
+
+impl From<FormatChoice> for String {
+    fn from(choice: FormatChoice) -> Self {
+        match choice {
+            FormatChoice::Auto => "auto".to_owned(),
+            FormatChoice::Of(format) => format.name().to_owned(),
+        }
+    }
+}
+
+/// In which order samples are trained on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OrderChoice {
+    /// As they lie in the files.
+    Sequential,
+    /// Batches in a random order, another one each epoch; a batch keeps its samples.
+    Batches,
+    /// Samples in a random order, within windows.
+    Samples,
+}
+
+/// What the columns of a file with a header are: `[data.columns]`. Every column of the file is named here, or ignored.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ColumnsConfig {
+    /// The column that holds 0 or 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Columns of numbers, in the order the model has them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dense: Vec<String>,
+    /// Columns of ids or words, in the order of their tables: the first one's table is `C1`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub categorical: Vec<String>,
+    /// Of these, the ones with several values in a field.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lists: Vec<String>,
+    /// What is between the values of such a field: one character. Unset: `|`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub list_separator: Option<char>,
+    /// Columns that are not used; `"*"`: all that have no other place here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<String>,
+}
+
+impl ColumnsConfig {
+    /// Whether nothing is said.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl DataConfig {
+    /// Takes the numbers of columns from those that are named.
+    pub(super) fn count_named_columns(&mut self) {
+        if !self.columns.is_empty() {
+            (self.num_dense, self.num_sparse) = (self.columns.dense.len(), self.columns.categorical.len());
+        }
+    }
+}
+
+impl Config {
+    /// Most ids of a bag of `column`, on average over a batch.
+    pub fn max_ids_per_sample(&self, column: usize) -> usize {
+        match self.data.hotness.get(column) {
+            None | Some(0) => self.tables.max_ids_per_sample.max(1),
+            Some(&count) => count as usize,
+        }
+    }
+
+    pub(super) fn validate_data(&self) -> Result<()> {
+        let data = &self.data;
+        if !data.hotness.is_empty() && data.hotness.len() != data.num_sparse {
+            let (expected, found) = (data.num_sparse, data.hotness.len());
+            let message = format!("expected {expected} numbers (data.num_sparse), found {found}");
+            return Err(Error::config("data.hotness", message));
+        }
+        if data.order_window == 0 {
+            return Err(Error::config("data.order_window", "expected at least 1, found 0"));
+        }
+        data.columns.validate()
+    }
+}
+
+impl ColumnsConfig {
+    fn validate(&self) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        if self.categorical.is_empty() {
+            let message = "expected at least one column: the model is made of the tables of such columns";
+            return Err(Error::config("data.columns.categorical", message));
+        }
+        if let Some(name) = self.lists.iter().find(|name| !self.categorical.contains(name)) {
+            let message = format!("`{name}` is not one of data.columns.categorical");
+            return Err(Error::config("data.columns.lists", message));
+        }
+        let mut named = Vec::new();
+        let roles = [
+            ("label", self.label.as_slice()),
+            ("dense", &self.dense),
+            ("categorical", &self.categorical),
+            ("ignored", &self.ignored),
+        ];
+        for (role, columns) in roles {
+            for column in columns {
+                if let Some((_, other)) = named.iter().find(|(name, _)| *name == column) {
+                    let message = format!("column `{column}` is named in data.columns.{other}, too");
+                    return Err(Error::config(&format!("data.columns.{role}"), message));
+                }
+                named.push((column, role));
+            }
+        }
+        Ok(())
+    }
+}

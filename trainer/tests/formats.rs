@@ -1,0 +1,182 @@
+//! Training, evaluation and going on, on data of every format: through the built program.
+
+#![cfg(test)]
+
+mod run_support;
+
+use run_support::{Ended, Place, Run, last_event};
+use std::path::{Path, PathBuf};
+
+/// `headlong data convert`.
+fn convert(place: &Place, from: &Path, to: &str, name: &str, more: &[&str]) -> PathBuf {
+    let output = place.path(name);
+    let run = Run::new("data").with(&["convert"]).path("--data", from).with(&["--to", to]);
+    run.path("--output", &output).with(more).succeeds();
+    output
+}
+
+/// `headlong train` of the small model on these files, three epochs, ids modulo rows.
+fn train(place: &Place, data: &Path, valid: &Path, more: &[&str]) -> Run {
+    let run = place.train_without_data().path("--data", data).path("--valid", valid);
+    let run = run.with(&["--set", "data.ids=modulo", "--set", "train.epochs=3", "--eval-every", "10"]);
+    run.with(more)
+}
+
+impl Files {
+    fn of(place: &Place, format: &str, names: [&str; 2], more: &[&str]) -> Self {
+        let [train, valid] = [(&place.train, names[0]), (&place.valid, names[1])]
+            .map(|(from, name)| convert(place, from, format, name, more));
+        Self { train, valid }
+    }
+}
+
+/// Training and validation data in some format.
+struct Files {
+    train: PathBuf,
+    valid: PathBuf,
+}
+
+/// The numbers of the last evaluation, and the weights.
+fn outcome(ended: &Ended) -> (String, Vec<String>) {
+    let evaluations = ended.stdout.lines().filter(|line| line.contains("AUC"));
+    let numbers = evaluations.map(|line| line.split(" in ").next().unwrap_or_default().to_owned());
+    (ended.digest(), numbers.collect())
+}
+
+#[test]
+fn every_format_of_the_same_samples_trains_the_same_weights() {
+    let place = Place::new("rows.txt");
+    let expected = train(&place, &place.train, &place.valid, &[]).succeeds();
+    let transformed = ["--dense-transform", "ln(x+1)"];
+    let cases: [(&str, [&str; 2], &[&str], &[&str]); 5] = [
+        ("headlong", ["a.hld", "b.hld"], &[], &[]),
+        ("headlong", ["c.hld", "d.hld"], &transformed, &["--cache-data", "host"]),
+        ("mlperf", ["a.bin", "b.bin"], &[], &["--set", "data.format=mlperf"]),
+        ("npy", ["a", "b"], &["--dense-transform", "ln(x+1)", "--rows", "1000"], &[]),
+        (
+            "raw",
+            ["a.raw", "b.raw"],
+            &transformed,
+            &[
+                "--set",
+                "data.format=raw",
+                "--set",
+                "data.hotness=[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]",
+            ],
+        ),
+    ];
+    for (format, names, conversion, more) in cases {
+        let data = Files::of(&place, format, names, conversion);
+        let found = train(&place, &data.train, &data.valid, more).succeeds();
+        assert_eq!(outcome(&found), outcome(&expected), "{format} {more:?}");
+    }
+    let cached = train(&place, &place.train, &place.valid, &["--cache-data", "host"]).succeeds();
+    assert_eq!(outcome(&cached), outcome(&expected), "text from memory");
+    assert!(!outcome(&expected).1.is_empty(), "{}", expected.stdout);
+}
+
+#[test]
+fn split_files_train_alike_with_rows_and_with_ids() {
+    let place = Place::new("rows.txt");
+    let more = ["--dense-transform", "ln(x+1)", "--rows", "1000"];
+    let data = Files::of(&place, "split", ["day/train", "day/valid"], &more);
+    let modulo = train(&place, &data.train, &data.valid, &[]).succeeds();
+    let rows = place.train_without_data().path("--data", &data.train).path("--valid", &data.valid);
+    let rows =
+        rows.with(&["--set", "data.ids=rows", "--set", "train.epochs=3", "--eval-every", "10"]).succeeds();
+    assert_eq!(outcome(&rows), outcome(&modulo));
+    // A table that is too small for the rows of the file.
+    let small = place.train_without_data().path("--data", &data.train);
+    small
+        .with(&["--set", "data.ids=rows", "--set", "tables.rows=900"])
+        .fails(1, &["column cat_", "expected a row below 900, found 9"]);
+}
+
+const ORDERS: [&[&str]; 4] = [
+    &[],
+    &["--set", "data.order=batches", "--set", "data.order_seed=5"],
+    &["--set", "data.order=samples", "--set", "data.order_window=500"],
+    &["--set", "data.order=samples", "--set", "data.order_window=500", "--cache-data", "host"],
+];
+
+#[test]
+fn a_run_that_stopped_goes_on_bit_for_bit_in_every_order() {
+    let place = Place::new("rows.txt");
+    let data = Files::of(&place, "headlong", ["a.hld", "b.hld"], &[]);
+    let mut digests = Vec::new();
+    for (index, order) in ORDERS.into_iter().enumerate() {
+        let whole = train(&place, &data.train, &data.valid, order);
+        let expected = whole.succeeds().digest();
+        let checkpoints = place.path(&format!("checkpoints-{index}"));
+        let part = whole.clone().path("--checkpoint-dir", &checkpoints);
+        // In the first epoch, at its end, in the second.
+        for (steps, resume) in [("5", &[][..]), ("24", &["--resume"]), ("31", &["--resume"])] {
+            part.clone().with(resume).with(&["--steps", steps]).succeeds();
+        }
+        assert_eq!(part.with(&["--resume"]).succeeds().digest(), expected, "{order:?}");
+        digests.push(expected);
+    }
+    assert_eq!(digests[2], digests[3], "samples from memory come in the order of those from the disk");
+    digests.sort();
+    digests.dedup();
+    assert_eq!(digests.len(), 3, "orders differ");
+}
+
+#[test]
+fn a_run_does_not_go_on_in_another_order() {
+    let place = Place::new("rows.txt");
+    let data = Files::of(&place, "headlong", ["a.hld", "b.hld"], &[]);
+    let checkpoints = place.path("checkpoints");
+    let run = train(&place, &data.train, &data.valid, &[]).path("--checkpoint-dir", &checkpoints);
+    run.clone().with(&["--steps", "5", "--set", "data.order=batches"]).succeeds();
+    let words = ["\"batches of 64 samples, seed 1\"", "\"sequential\"", "data.order"];
+    run.clone().with(&["--resume"]).fails(2, &words);
+    run.with(&["--resume", "--set", "data.order=batches", "--set", "data.order_seed=2"])
+        .fails(2, &["seed 2"]);
+}
+
+#[test]
+fn ranks_train_the_same_on_binary_data() {
+    let place = Place::new("rows.txt");
+    let data = Files::of(&place, "headlong", ["a.hld", "b.hld"], &[]);
+    let ranks = |data: &Path, valid: &Path| {
+        train(&place, data, valid, &["--ranks", "2", "--set", "train.sum_blocks=2"]).succeeds().digest()
+    };
+    assert_eq!(ranks(&data.train, &data.valid), ranks(&place.train, &place.valid));
+}
+
+#[test]
+fn a_checkpoint_predicts_on_another_format_what_it_predicts_on_text() {
+    let place = Place::new("rows.txt");
+    let data = Files::of(&place, "headlong", ["a.hld", "b.hld"], &[]);
+    let checkpoints = place.path("checkpoints");
+    train(&place, &data.train, &data.valid, &[]).path("--checkpoint-dir", &checkpoints).succeeds();
+    let log = place.path("log.json");
+    let eval = |data: &Path| {
+        let run = Run::new("eval").path("--checkpoint", &checkpoints).path("--data", data);
+        let answer: serde_json::Value =
+            serde_json::from_str(&run.with(&["--json"]).succeeds().stdout).unwrap();
+        answer["logloss"].as_f64().unwrap().to_bits()
+    };
+    assert_eq!(eval(&data.valid), eval(&place.valid));
+    train(&place, &data.train, &data.valid, &["--steps", "20"]).path("--log-json", &log).succeeds();
+    let share = last_event(&log, "step")["data_wait_share"].as_f64().unwrap();
+    assert!((0.0..=1.0).contains(&share));
+    assert_eq!(last_event(&log, "start")["data"]["train_rows"], 1500);
+}
+
+#[test]
+fn columns_that_differ_are_refused_with_the_key_to_set() {
+    let place = Place::new("rows.txt");
+    let data = Files::of(&place, "headlong", ["a.hld", "b.hld"], &["--dense-transform", "ln(x+3)"]);
+    let refused = |more: &[&str], code: i32, words: &[&str]| {
+        place.train_without_data().path("--data", &data.train).with(more).fails(code, words);
+    };
+    refused(&[], 1, &["gone through ln(x+3)", "data.dense_transform"]);
+    refused(&["--set", "data.num_sparse=25"], 2, &["data.num_sparse", "25 columns, but the data has 26"]);
+    refused(&["--set", "data.num_dense=12"], 2, &["data.num_dense", "12 columns, but the data has 13"]);
+    let admitted = ["--set", "data.dense_transform=ln(x+3)", "--set", "data.ids=admitted"];
+    refused(&admitted, 1, &["admitted", "hash"]);
+    let shuffled = place.train().with(&["--set", "data.order=samples"]);
+    shuffled.fails(2, &["data.order", "data.cache = \"host\"", "--to headlong"]);
+}
