@@ -422,9 +422,9 @@ impl Model {
         self.is_full(&Call { next: call.next.map(|_| call.now), ..*call }, slot) && call.next.is_none_or(fits)
     }
 
-    /// The first `num_samples` logits of the last prediction, of all ranks, brought to the host.
-    pub(crate) fn logits_on_host(&self, num_samples: usize) -> Result<Vec<f32>> {
-        let logits = self.logits_of_all().first_rows(num_samples).to_vec();
+    /// The first `num_samples` of `logits`, those of the last prediction, brought to the host.
+    pub(crate) fn logits_on_host(&self, logits: &Mat, num_samples: usize) -> Result<Vec<f32>> {
+        let logits = logits.first_rows(num_samples).to_vec();
         logits.map_err(|error| failed("the predictions cannot be read", error))
     }
 

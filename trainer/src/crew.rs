@@ -389,6 +389,14 @@ impl Crew {
         Ok(())
     }
 
+    /// Predicts `batch` and keeps each rank's scores.
+    ///
+    /// # Errors
+    /// As [`Engine::evaluate`].
+    pub fn evaluate(&self, batch: &Batch) -> Result<()> {
+        self.all(|engine| engine.evaluate(batch))
+    }
+
     /// Rows of each table.
     pub fn table_rows(&self) -> Vec<u64> {
         self.first().model().tables.specs().iter().map(|spec| spec.rows).collect()

@@ -9,8 +9,9 @@
 use crate::build::{Model, ScaleState};
 use crate::data::failed;
 use crate::error::{Error, Result};
+use crate::evaluation::Scores;
 use crate::lanes::{Lane, Lanes};
-use crate::schedule::{Call, EVALUATION, PROLOGUE, TRAINING};
+use crate::schedule::{Call, EVALUATION, GATHER, PROLOGUE, TRAINING};
 use crate::trace::Recorder;
 use headlong_device::optimizer::Step;
 use headlong_reader::{Batch, Position};
@@ -52,6 +53,8 @@ pub struct Engine {
     logits: Vec<f32>,
     /// A short batch of an evaluation that is replayed, made full.
     padded: Batch,
+    /// What this rank has evaluated of late.
+    scores: Scores,
 }
 
 /// The loss of a step that has ended.
@@ -93,8 +96,19 @@ impl Engine {
         let pending = VecDeque::with_capacity(MOST_PENDING);
         // Whoever never takes losses keeps the last few.
         let finished = VecDeque::with_capacity(2 * MOST_PENDING);
-        let (sent, logits, padded) = (Sent::default(), Vec::new(), Batch::default());
-        Self { model, lanes, recorder, now: 0, primed: false, sent, pending, finished, logits, padded }
+        Self {
+            model,
+            lanes,
+            recorder,
+            now: 0,
+            primed: false,
+            sent: Sent::default(),
+            pending,
+            finished,
+            logits: Vec::new(),
+            padded: Batch::default(),
+            scores: Scores::default(),
+        }
     }
 
     /// Meets the other ranks' devices, where models lie on devices: all ranks call it together, before the first batch.
@@ -307,12 +321,58 @@ impl Engine {
         self.model.slots[self.now].batch().position
     }
 
-    /// Predicts `batch`; [`Engine::logits`] has the result. Changes no weight and no batch of training. Where evaluations are captured,
-    /// a short batch is made full by its last sample, so that the same graph runs: a logit depends on its own sample alone.
+    /// Predicts `batch`; [`Engine::logits`] has the result. Changes no weight and no batch of training.
     ///
     /// # Errors
     /// Ids out of range, batches larger than planned, a rank that is gone.
     pub fn predict(&mut self, batch: &Batch) -> Result<()> {
+        let num_samples = self.forward(batch)?;
+        let mut call = evaluation_call(&self.model, batch);
+        call.num_samples_of_all = num_samples;
+        self.lanes.walk(GATHER, &self.model, &call, &mut self.recorder)?;
+        if self.model.runs_ahead() {
+            self.logits = self.model.logits_on_host(self.model.logits_of_all(), batch.num_samples)?;
+        }
+        Ok(())
+    }
+
+    /// Predicts `batch` and keeps this rank's scores: [`Engine::take_scores`].
+    ///
+    /// # Errors
+    /// As [`Engine::predict`].
+    ///
+    /// # Panics
+    /// When the batch has no labels.
+    pub fn evaluate(&mut self, batch: &Batch) -> Result<()> {
+        let num_samples = self.forward(batch)?;
+        let mine = self.model.share.in_evaluation(num_samples);
+        let labels = &batch.labels[mine.start.min(batch.num_samples)..mine.end.min(batch.num_samples)];
+        match self.model.runs_ahead() {
+            true => {
+                let logits = self.model.logits_on_host(&self.model.logits, labels.len())?;
+                self.scores.extend(&logits, labels);
+            }
+            false => {
+                self.scores.extend(&self.model.logits.read::<f32>().data()[..labels.len()], labels);
+            }
+        }
+        Ok(())
+    }
+
+    /// This rank's scores of all batches that were evaluated since the last call. They may be given back ([`Engine::reuse_scores`]).
+    pub fn take_scores(&mut self) -> Scores {
+        std::mem::take(&mut self.scores)
+    }
+
+    /// Uses the memory of `scores` from now on.
+    pub fn reuse_scores(&mut self, mut scores: Scores) {
+        scores.clear();
+        self.scores = scores;
+    }
+
+    /// The forward passes over `batch`, and how many samples it was made: where evaluations are captured, a short batch is made full by its
+    /// last sample, so that the same graph runs. A logit depends on its own sample alone.
+    fn forward(&mut self, batch: &Batch) -> Result<usize> {
         self.settle()?;
         let full = self.model.config.eval.batch_size;
         let is_padded = self.lanes.captures() && (1..full).contains(&batch.num_samples);
@@ -322,10 +382,7 @@ impl Engine {
         let call = evaluation_call(&self.model, if is_padded { &self.padded } else { batch });
         self.model.hand_over(&call)?;
         self.lanes.walk_whole(EVALUATION, &self.model, &call, Model::EVALUATION_SLOT, &mut self.recorder)?;
-        if self.model.runs_ahead() {
-            self.logits = self.model.logits_on_host(batch.num_samples)?;
-        }
-        Ok(())
+        Ok(call.num_samples_of_all)
     }
 
     /// Hands the first `num_samples` logits of the last prediction to `take`, those of all ranks.

@@ -44,7 +44,8 @@ pub fn eval(arguments: &EvalArguments) -> Result<()> {
     let started = Instant::now();
     let mut metrics = MetricsAccumulator::default();
     applied.run(&arguments.data, true, &mut |logits, labels| metrics.push(logits, labels))?;
-    let eval = Eval { metrics: metrics.metrics(), eval_s: started.elapsed().as_secs_f64() };
+    let eval =
+        Eval { metrics: metrics.metrics(), eval_s: started.elapsed().as_secs_f64(), known_at_step: None };
     if let Some(warning) = eval.metrics.warning() {
         eprintln!("warning: {warning}");
     }

@@ -4,7 +4,6 @@
 //! `session`, which calls `schedule` once a step.
 
 pub mod atomic_file;
-pub mod auc;
 pub mod bench;
 pub mod checkpoint;
 pub mod checkpoint_command;
@@ -18,6 +17,7 @@ pub mod dictionary;
 pub mod digest;
 pub mod doctor;
 pub mod error;
+pub mod evaluation;
 pub mod export;
 pub mod kernels_command;
 pub mod launch;

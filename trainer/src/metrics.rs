@@ -1,6 +1,6 @@
 //! What an evaluation says: AUC, log loss, normalised entropy, accuracy, base rate.
 
-use crate::auc::AucAccumulator;
+use crate::evaluation::{Scores, Tally};
 use serde::{Deserialize, Serialize};
 
 /// The result of one evaluation. The names are those of the JSON log's `eval` event.
@@ -24,6 +24,22 @@ pub struct EvalMetrics {
 }
 
 impl EvalMetrics {
+    /// The metrics of samples that add up to `tally`.
+    pub fn of(tally: &Tally) -> Self {
+        let samples = tally.num_samples().max(1) as f64;
+        let base_rate = tally.num_positives() as f64 / samples;
+        let logloss = tally.loss_sum().filter(|_| tally.num_samples() > 0).map(|sum| sum / samples);
+        let entropy = binary_entropy(base_rate);
+        Self {
+            auc: tally.auc(),
+            logloss,
+            ne: logloss.filter(|_| entropy > 0.0).map(|loss| loss / entropy),
+            accuracy: tally.num_right() as f64 / samples,
+            base_rate,
+            eval_samples: tally.num_samples(),
+        }
+    }
+
     /// What makes a part of the metrics undefined, as a sentence for a warning; `None` where all are defined.
     pub fn warning(&self) -> Option<&'static str> {
         if self.eval_samples == 0 {
@@ -40,66 +56,37 @@ impl EvalMetrics {
     }
 }
 
-/// Collects the logits of an evaluation, batch by batch.
-///
-/// Sums run in double precision in the order of the samples, so neither the batch size nor the thread count of the
-/// evaluation changes a bit of the result.
+/// Collects the logits of an evaluation, batch by batch. Everything is counted and summed in integers: the order of the samples
+/// changes no bit of the result.
 #[derive(Clone, Debug, Default)]
 pub struct MetricsAccumulator {
-    auc: AucAccumulator,
-    loss_sum: f64,
-    num_right: u64,
-    num_positives: u64,
-    num_samples: u64,
+    scores: Scores,
 }
 
 impl MetricsAccumulator {
     /// An empty accumulator with room for `num_samples` samples: pushing that many allocates nothing.
     pub fn with_capacity(num_samples: usize) -> Self {
-        Self { auc: AucAccumulator::with_capacity(num_samples), ..Self::default() }
+        Self { scores: Scores::with_capacity(num_samples) }
     }
 
     /// Forgets all samples and keeps the memory.
     pub fn clear(&mut self) {
-        self.auc.clear();
-        self.loss_sum = 0.0;
-        self.num_right = 0;
-        self.num_positives = 0;
-        self.num_samples = 0;
+        self.scores.clear();
     }
 
     /// Adds a batch: one logit and one label (0 or 1) per sample. Padding must be cut off by the caller.
     pub fn push(&mut self, logits: &[f32], labels: &[f32]) {
-        assert_eq!(logits.len(), labels.len(), "one label per logit");
-        for (&logit, &label) in logits.iter().zip(labels) {
-            let is_positive = label > 0.5;
-            self.loss_sum += log_loss(logit, is_positive);
-            self.num_right += u64::from((logit > 0.0) == is_positive);
-            self.num_positives += u64::from(is_positive);
-            self.auc.push(logit, is_positive);
-        }
-        self.num_samples += logits.len() as u64;
+        self.scores.extend(logits, labels);
     }
 
     /// Samples so far.
     pub fn num_samples(&self) -> u64 {
-        self.num_samples
+        self.scores.num_samples()
     }
 
     /// The metrics of everything pushed since the last `clear`. Sorts, which for n samples is O(n).
     pub fn metrics(&mut self) -> EvalMetrics {
-        let samples = self.num_samples.max(1) as f64;
-        let base_rate = self.num_positives as f64 / samples;
-        let logloss = Some(self.loss_sum / samples).filter(|loss| self.num_samples > 0 && loss.is_finite());
-        let entropy = binary_entropy(base_rate);
-        EvalMetrics {
-            auc: self.auc.auc(),
-            logloss,
-            ne: logloss.filter(|_| entropy > 0.0).map(|loss| loss / entropy),
-            accuracy: self.num_right as f64 / samples,
-            base_rate,
-            eval_samples: self.num_samples,
-        }
+        EvalMetrics::of(&self.scores.tally())
     }
 }
 

@@ -162,7 +162,7 @@ pub const PROLOGUE: &[Stage] = &[
     stage("first_accept", Sparse, Once, AmongRanks, &["first_exchange_ids"], accept_next),
 ];
 
-/// Predictions for the batch of now. It changes nothing but activations.
+/// Predictions for the batch of now, each rank's own. It changes nothing but activations.
 pub const EVALUATION: &[Stage] = &[
     stage("eval_copy_batch", Copy, Once, Always, &[], |model, stream, call| {
         copy_batch(model, stream, call, call.now)
@@ -190,8 +190,10 @@ pub const EVALUATION: &[Stage] = &[
         interaction_forward,
     ),
     stage("eval_top_forward", Dense, MicroBatch, Always, &["eval_interaction_forward"], top_forward),
-    stage("eval_gather", Comm, Once, AmongRanks, &["eval_top_forward"], gather_logits),
 ];
+
+/// Behind [`EVALUATION`], where predictions are wanted in the order of the samples: metrics need no rank to have them all.
+pub const GATHER: &[Stage] = &[stage("eval_gather", Comm, Once, AmongRanks, &[], gather_logits)];
 
 /// A line of a list.
 const fn stage(
@@ -569,7 +571,7 @@ mod tests {
     /// A wait must name a stage that has run: an earlier line of this list, or any line of the step before.
     #[test]
     fn every_wait_names_a_stage_that_comes_before() {
-        for list in [TRAINING, PROLOGUE, EVALUATION] {
+        for list in [TRAINING, PROLOGUE, EVALUATION, GATHER] {
             for (position, stage) in list.iter().enumerate() {
                 for wait in stage.waits {
                     let (name, candidates) = match wait.strip_prefix("previous:") {
@@ -589,7 +591,7 @@ mod tests {
     #[test]
     fn names_are_unique() {
         let mut names: Vec<_> =
-            [TRAINING, PROLOGUE, EVALUATION].into_iter().flatten().map(|stage| stage.name).collect();
+            [TRAINING, PROLOGUE, EVALUATION, GATHER].into_iter().flatten().map(|stage| stage.name).collect();
         names.sort_unstable();
         let all = names.len();
         names.dedup();

@@ -4,6 +4,10 @@
 //! A program of one's own drives it as `headlong train` does: [`Session::step`] until it gives `None`, with
 //! [`Session::evaluate`] and [`Session::save`] in between.
 
+mod evaluations;
+
+pub use evaluations::Evaluated;
+
 use crate::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DEFAULT_SHARD_BYTES, DataFingerprint, DirectoryOptions,
     RandomState, SaveReport, SavedState, Select, Snapshot, read_like_a_save,
@@ -14,9 +18,11 @@ use crate::data::{self, EvaluationData, TrainingReader, failed};
 use crate::drift::{Drift, DriftWatch, covered_share};
 use crate::engine::{StepLoss, StepRates};
 use crate::error::{Error, Result};
+use crate::evaluation::Scores;
 use crate::learning_rate::LearningRate;
-use crate::metrics::{EvalMetrics, MetricsAccumulator};
+use crate::metrics::EvalMetrics;
 use crate::statistics::STATISTICS_BLOB;
+use evaluations::Evaluations;
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::{Batch, IdMapper, Position, Reader, SkipReport};
 use serde::{Deserialize, Serialize};
@@ -69,6 +75,8 @@ pub struct Memory {
     pub best_auc: Option<f64>,
     /// Step of the last evaluation.
     pub last_eval_step: Option<u64>,
+    /// What an evaluation has found that reaches the target: the step at which the run stops for it, and its AUC.
+    pub reached: Option<(u64, f64)>,
     /// When the run was to end: epochs, steps and target AUC of the configuration. A finished run that is asked for more
     /// goes on.
     pub asked_for: Option<(f64, Option<u64>, Option<f64>)>,
@@ -94,8 +102,7 @@ pub struct Session {
     position: Position,
     memory: Memory,
     last_metrics: Option<EvalMetrics>,
-    skipped_in_evaluation: SkipReport,
-    accumulator: MetricsAccumulator,
+    evaluations: Evaluations,
     /// Counts rows where the frequent ones may be chosen anew.
     drift: Option<DriftWatch>,
     checkpoints: Option<CheckpointDirectory>,
@@ -156,10 +163,12 @@ impl Session {
                 DriftWatch::new(config, &crew.table_rows(), expected)
             });
         let expected = data.valid.as_ref().and_then(EvaluationData::num_samples).unwrap_or(0);
+        for rank in 0..crew.len() {
+            crew.engine(rank).reuse_scores(Scores::with_capacity(expected as usize));
+        }
         Ok(Self {
             dense_rate: LearningRate::dense(&config.train),
             sparse_rate: LearningRate::sparse(&config.train),
-            accumulator: MetricsAccumulator::with_capacity(expected as usize),
             config: config.clone(),
             incoming: Batch::default(),
             crew,
@@ -170,7 +179,7 @@ impl Session {
             position,
             memory,
             last_metrics,
-            skipped_in_evaluation: SkipReport::default(),
+            evaluations: Evaluations::default(),
             drift,
             checkpoints,
         })
@@ -242,28 +251,6 @@ impl Session {
             self.crew.first().recorder_mut().add("wait_for_data", crate::lanes::Lane::Copy, started);
         }
         Ok(has_batch)
-    }
-
-    /// Evaluates the weights as they are on the validation data.
-    ///
-    /// # Errors
-    /// Data that cannot be read. `None` where there is no validation data.
-    pub fn evaluate(&mut self) -> Result<Option<EvalMetrics>> {
-        let Some(valid) = &self.data.valid else { return Ok(None) };
-        let ids = self.ids_now()?;
-        let mut reader = valid.reader(&ids)?;
-        self.accumulator.clear();
-        let accumulator = &mut self.accumulator;
-        let take = &mut |logits: &[f32], labels: &[f32]| accumulator.push(logits, labels);
-        self.skipped_in_evaluation = predict_all(&self.crew, &mut *reader, take)?;
-        let metrics = self.accumulator.metrics();
-        self.memory.last_eval_step = Some(self.step);
-        self.memory.best_auc = match (self.memory.best_auc, metrics.auc) {
-            (Some(best), Some(auc)) => Some(best.max(auc)),
-            (best, auc) => best.or(auc),
-        };
-        self.last_metrics = Some(metrics);
-        Ok(Some(metrics))
     }
 
     /// Places the rows anew where the frequent ones are not frequent any more: at an evaluation, where ranks stand still together.
@@ -400,16 +387,6 @@ impl Session {
         &mut self.memory
     }
 
-    /// Bad lines that the last evaluation skipped.
-    pub fn skipped_in_evaluation(&self) -> &SkipReport {
-        &self.skipped_in_evaluation
-    }
-
-    /// The last evaluation.
-    pub fn last_metrics(&self) -> Option<&EvalMetrics> {
-        self.last_metrics.as_ref()
-    }
-
     /// Samples of the validation data, where they have been counted.
     pub fn valid_samples(&self) -> Option<u64> {
         self.data.valid.as_ref().and_then(EvaluationData::num_samples)
@@ -447,9 +424,17 @@ pub fn predict_all(
     reader: &mut dyn Reader,
     take: &mut dyn FnMut(&[f32], &[f32]),
 ) -> Result<SkipReport> {
+    predict_all_with(reader, &mut |batch| crew.predict(batch, take))
+}
+
+/// Calls `predict` with every batch of `reader`. Returns the bad lines that were skipped.
+fn predict_all_with(
+    reader: &mut dyn Reader,
+    predict: &mut dyn FnMut(&Batch) -> Result<()>,
+) -> Result<SkipReport> {
     let mut batch = Batch::default();
     while reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))? {
-        crew.predict(&batch, take)?;
+        predict(&batch)?;
     }
     Ok(reader.skip_report())
 }

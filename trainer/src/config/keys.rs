@@ -90,6 +90,7 @@ keys! {
     "optimizer.dense.beta2": "Adam: decay of the second moment",
     "eval.every": "an integer: steps between evaluations; with a point: fraction of an epoch; 0: at the end alone",
     "eval.batch_size": "samples of one evaluation batch",
+    "eval.asynchronous": "whether training goes on while scores are sorted; changes no metric",
     "eval.target_auc": "training stops at the first evaluation that reaches it",
     "checkpoint.dir": "folder of the checkpoints; unset: none are written",
     "checkpoint.save_every": "steps between checkpoints; 0: at the end alone",

@@ -13,6 +13,7 @@
 
 mod comm;
 mod data;
+mod evaluation;
 pub mod keys;
 pub mod load;
 mod optimizers;
@@ -28,6 +29,7 @@ pub use comm::{
 pub use data::{
     CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids, OnBadRow, OrderChoice,
 };
+pub use evaluation::{EvalConfig, EvalEvery};
 pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
 };
@@ -300,35 +302,6 @@ pub enum Precision {
     Bf16,
     /// Half precision products, f32 sums.
     F16,
-}
-
-/// When and how the model is evaluated. It always is at the end, where there are validation files.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct EvalConfig {
-    /// An integer: every so many steps. A number with a point: every such fraction of an epoch. 0: at the end alone.
-    pub every: EvalEvery,
-    /// Samples of one evaluation batch.
-    pub batch_size: usize,
-    /// Training stops at the first evaluation that reaches this area under the ROC curve.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_auc: Option<f64>,
-}
-
-impl Default for EvalConfig {
-    fn default() -> Self {
-        Self { every: EvalEvery::Steps(0), batch_size: 4096, target_auc: None }
-    }
-}
-
-/// How often the model is evaluated.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum EvalEvery {
-    /// Every so many steps; 0: at the end alone.
-    Steps(u64),
-    /// Every such fraction of an epoch.
-    EpochFraction(f64),
 }
 
 /// When and where the state is saved.

@@ -57,7 +57,7 @@ pub struct Step {
     pub samples_per_s: f64,
     /// Share of the wall time in which training waited for data, 0 to 1.
     pub data_wait_share: f64,
-    /// Share of the wall time that evaluation took, 0 to 1.
+    /// Share of the wall time in which training stood still for evaluations, 0 to 1.
     pub eval_share: f64,
     /// Where the loss is scaled: how, and which steps that cost.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -85,8 +85,12 @@ pub struct Eval {
     /// What it found.
     #[serde(flatten)]
     pub metrics: EvalMetrics,
-    /// Seconds it took.
+    /// Seconds that training stood still for it.
     pub eval_s: f64,
+    /// The last step before the metrics were known: training goes on while scores are sorted. The event's own `step` is the one whose
+    /// weights were evaluated.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub known_at_step: Option<u64>,
 }
 
 /// A checkpoint was written.
@@ -125,6 +129,12 @@ pub struct Done {
     /// What a training step sent between ranks, where there are several.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exchange_bytes_per_step: Option<ExchangeBytes>,
+    /// Share of the time from the first step on in which training stood still for evaluations, 0 to 1.
+    #[serde(default)]
+    pub eval_share: f64,
+    /// The step of the last evaluation, where there was one: it reached the target where that is the reason.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub eval_step: Option<u64>,
     /// The last evaluation, where there was one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_eval: Option<Eval>,

@@ -218,13 +218,17 @@ impl Reporter {
     pub fn done(&mut self, at: At, done: &Done) -> Result<()> {
         self.finish_bar();
         self.result(&format!(
-            "done ({}): {} steps, {} samples in {}, {} samples/s, peak memory {}\nweights {}",
-            done.reason,
+            "done ({}): {} steps, {} samples in {}, {} samples/s, peak memory {}\n{}weights {}",
+            reason_text(done),
             count(at.step),
             count(at.samples),
             duration(done.wall_s),
             count(done.samples_per_s as u64),
             bytes(done.peak_rss_bytes),
+            done.eval_step.map_or(String::new(), |_| format!(
+                "training stood still for evaluations in {:.2} % of the time\n",
+                done.eval_share * 100.0
+            )),
             done.weights_digest
         ));
         self.set_position(at);
@@ -261,6 +265,16 @@ fn new_bar() -> ProgressBar {
     // The clock goes on while data is awaited.
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
+}
+
+/// Why a run has ended: `target_auc, by the weights of step 3,200`.
+fn reason_text(done: &Done) -> String {
+    match done.eval_step {
+        Some(step) if done.reason == "target_auc" => {
+            format!("target_auc, by the weights of step {}", count(step))
+        }
+        _ => done.reason.clone(),
+    }
 }
 
 /// An evaluation as text: `AUC 0.76380  log loss 0.48500  NE 0.84400  accuracy 77.61 % (base rate 26.12 %)  …`.

@@ -56,7 +56,7 @@ fn run(reporter: &mut Reporter) {
         scaling: None,
     };
     reporter.step(at, &step).unwrap();
-    let eval = Eval { metrics: metrics(), eval_s: 0.25 };
+    let eval = Eval { metrics: metrics(), eval_s: 0.25, known_at_step: Some(103) };
     reporter.eval(at, &eval).unwrap();
     let checkpoint = Checkpoint { path: "c/step-100".into(), bytes: 10, seconds: 0.1 };
     reporter.checkpoint(at, &checkpoint).unwrap();
@@ -72,6 +72,8 @@ fn run(reporter: &mut Reporter) {
         peak_rss_bytes: 5,
         exchange_bytes_per_step: None,
         weights_digest: "00ff".into(),
+        eval_share: 0.25,
+        eval_step: Some(100),
         last_eval: None,
     };
     reporter.done(at, &done).unwrap();
@@ -169,7 +171,7 @@ fn an_auc_of_a_half_is_worth_a_warning() {
     let mut reporter = Reporter::quiet(Some(log));
     for (auc, eval_samples) in [(0.75, 20_000), (0.502, 100), (0.502, 20_000)] {
         let metrics = EvalMetrics { auc: Some(auc), ne: Some(1.0), eval_samples, ..metrics() };
-        reporter.eval(At::default(), &Eval { metrics, eval_s: 0.1 }).unwrap();
+        reporter.eval(At::default(), &Eval { metrics, eval_s: 0.1, known_at_step: None }).unwrap();
     }
     let events: Vec<String> = shared.lines().iter().map(|line| line["event"].to_string()).collect();
     assert_eq!(events.join(" "), "\"eval\" \"eval\" \"eval\" \"warning\"");
@@ -189,7 +191,7 @@ fn the_time_left_follows_the_pace() {
 
 #[test]
 fn an_evaluation_names_the_base_rate_beside_the_accuracy() {
-    let text = eval_text(&Eval { metrics: metrics(), eval_s: 0.25 });
+    let text = eval_text(&Eval { metrics: metrics(), eval_s: 0.25, known_at_step: Some(103) });
     assert!(text.contains("accuracy 80.00 % (always \"no\" 75.00 %, click rate 25.00 %)"), "{text}");
     assert!(text.contains("AUC 0.75000") && text.contains("NE undefined"), "{text}");
 }

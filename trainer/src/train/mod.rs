@@ -1,5 +1,6 @@
 //! `headlong train`: from a configuration to a trained model, and everything a person or a script wants to hear on the way.
 
+mod evaluations;
 mod prepare;
 mod progress;
 pub(crate) mod remarks;
@@ -17,7 +18,7 @@ use crate::job::Job;
 use crate::machine::Machine;
 use crate::placement::Placement;
 use crate::plan::Plan;
-use crate::report::{self, At, Done, Eval, Reporter};
+use crate::report::{self, At, Done, Reporter};
 use crate::session::{Session, Start, open_directory};
 use crate::signals::StopRequest;
 use crate::trace::Record;
@@ -274,18 +275,17 @@ impl Run<'_> {
                 break;
             }
             let step = self.session.steps();
-            if self.eval_every.is_some_and(|every| step.is_multiple_of(every)) && self.evaluate_to_target()? {
+            if self.evaluate_when_due()? {
                 return self.finish("target_auc");
             }
             if self.is_to_be_saved(step) {
                 self.save(None)?;
             }
         }
-        let evaluated = self.session.memory().last_eval_step == Some(self.session.steps());
-        if !evaluated && self.evaluate_to_target()? {
-            return self.finish("target_auc");
+        match self.evaluate_last()? {
+            true => self.finish("target_auc"),
+            false => self.finish("finished"),
         }
-        self.finish("finished")
     }
 
     /// The signal that ends the run. Ranks of other processes may have got it at another moment, or not at all: they agree with
@@ -335,27 +335,9 @@ impl Run<'_> {
         At { step: self.session.steps(), samples: self.session.samples() }
     }
 
-    /// Evaluates; true where the target is reached.
-    fn evaluate_to_target(&mut self) -> Result<bool> {
-        let started = Instant::now();
-        let Some(metrics) = self.session.evaluate()? else { return Ok(false) };
-        let eval = Eval { metrics, eval_s: started.elapsed().as_secs_f64() };
-        self.meter.evaluated(eval);
-        let at = self.at();
-        self.reporter.eval(at, &eval)?;
-        if let Some(drift) = self.session.place_anew_after_drift()? {
-            self.reporter.note(&format!(
-                "frequent rows served {:.1} % of the lookups instead of {:.1} %: {} rows are frequent now, for {:.1} %",
-                100.0 * drift.measured,
-                100.0 * drift.expected,
-                report::count(drift.frequent_rows),
-                100.0 * drift.covered_share
-            ));
-        }
-        Ok(metrics.auc.zip(self.config.eval.target_auc).is_some_and(|(auc, target)| auc >= target))
-    }
-
     fn save(&mut self, finished: Option<&str>) -> Result<()> {
+        // A checkpoint holds no evaluation half done: whoever goes on from it has heard of them all.
+        self.conclude_evaluation()?;
         let started = Instant::now();
         let Some(report) = self.session.save(finished)? else { return Ok(()) };
         self.saved_at_step = Some(self.session.steps());
@@ -368,6 +350,7 @@ impl Run<'_> {
 
     /// Saves, says the last words and ends with the signal's exit code.
     fn interrupted(&mut self, signal: i32) -> Result<()> {
+        self.conclude_evaluation()?;
         if self.saved_at_step != Some(self.session.steps()) {
             self.save(None)?;
         }
@@ -383,6 +366,7 @@ impl Run<'_> {
         let done = self.done(reason)?;
         let memory = self.session.memory_mut();
         memory.asked_for = Some(asked_for(self.config));
+        memory.reached = None;
         memory.done = serde_json::to_value(&done).ok();
         self.save(Some(reason))?;
         if self.options.time {
@@ -417,6 +401,8 @@ impl Run<'_> {
             peak_rss_bytes: report::peak_rss_bytes(),
             weights_digest: self.session.weights_digest()?,
             exchange_bytes_per_step: self.session.crew().sent_per_step()?,
+            eval_share: self.meter.eval_share(&self.session),
+            eval_step: self.session.memory().last_eval_step,
             last_eval: self.meter.last_eval(),
         })
     }

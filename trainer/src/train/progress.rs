@@ -15,7 +15,7 @@ pub struct Meter {
     samples: u64,
     learning_rate: f64,
     wait_before: Duration,
-    eval_seconds: f64,
+    evaluated_before: Duration,
     last_eval: Option<Eval>,
     scaling: Option<Scaling>,
 }
@@ -32,7 +32,7 @@ impl Meter {
             samples: 0,
             learning_rate: 0.0,
             wait_before: session.data_wait(),
-            eval_seconds: 0.0,
+            evaluated_before: session.evaluation_time(),
             last_eval: None,
             scaling: None,
         }
@@ -56,9 +56,8 @@ impl Meter {
         });
     }
 
-    /// Counts an evaluation.
+    /// Keeps an evaluation.
     pub fn evaluated(&mut self, eval: Eval) {
-        self.eval_seconds += eval.eval_s;
         self.last_eval = Some(eval);
     }
 
@@ -70,18 +69,18 @@ impl Meter {
     /// The steps since the last report, which it starts anew.
     pub fn report(&mut self, session: &Session) -> Step {
         let seconds = self.since.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
-        let waited = session.data_wait();
+        let (waited, evaluated) = (session.data_wait(), session.evaluation_time());
         self.add_losses(session);
         let step = Step {
             loss: self.loss_sum / self.loss_samples.max(1) as f64,
             learning_rate: self.learning_rate,
             samples_per_s: self.samples as f64 / seconds,
-            data_wait_share: (waited.saturating_sub(self.wait_before).as_secs_f64() / seconds).min(1.0),
-            eval_share: (self.eval_seconds / seconds).min(1.0),
+            data_wait_share: share(waited.saturating_sub(self.wait_before), seconds),
+            eval_share: share(evaluated.saturating_sub(self.evaluated_before), seconds),
             scaling: self.scaling,
         };
-        (self.since, self.wait_before) = (Instant::now(), waited);
-        (self.loss_sum, self.loss_samples, self.samples, self.eval_seconds) = (0.0, 0, 0, 0.0);
+        (self.since, self.wait_before, self.evaluated_before) = (Instant::now(), waited, evaluated);
+        (self.loss_sum, self.loss_samples, self.samples) = (0.0, 0, 0);
         step
     }
 
@@ -89,6 +88,11 @@ impl Meter {
     pub fn samples_per_s(&self, session: &Session) -> f64 {
         let seconds = self.begun.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
         (session.samples() - self.samples_before) as f64 / seconds
+    }
+
+    /// Share of the time since the meter was made in which training stood still for evaluations.
+    pub fn eval_share(&self, session: &Session) -> f64 {
+        share(session.evaluation_time(), self.begun.elapsed().as_secs_f64().max(f64::MIN_POSITIVE))
     }
 
     /// Which part of the run is done: by steps where their number is known, else by bytes of the files.
@@ -100,4 +104,8 @@ impl Meter {
         let of_epoch = progress.stored_bytes_read as f64 / progress.stored_bytes.max(1) as f64;
         Some((session.position().epoch as f64 + of_epoch) / epochs)
     }
+}
+
+fn share(part: Duration, seconds: f64) -> f64 {
+    (part.as_secs_f64() / seconds).min(1.0)
 }

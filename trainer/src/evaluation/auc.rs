@@ -4,116 +4,27 @@
 //! / (all such pairs). Counted in integers, so the result does not depend on the order of the samples, and the only
 //! rounding is the one division at the end.
 
-/// Scores and labels of an evaluation, kept as sortable 32-bit keys in two buffers, one per class.
-///
-/// The scores may be logits or probabilities: AUC depends on their order alone. Logits are better, because the
-/// sigmoid in single precision maps distinct large logits to the same probability.
-#[derive(Clone, Debug, Default)]
-pub struct AucAccumulator {
-    positives: Vec<u32>,
-    negatives: Vec<u32>,
-    scratch: Vec<u32>,
-    num_not_a_number: u64,
-}
+use super::scores::Scores;
 
-impl AucAccumulator {
-    /// An empty accumulator.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// An empty accumulator with room for `num_samples` samples of either class, so that pushing them allocates
-    /// nothing. Untouched room costs address space, not memory.
-    pub fn with_capacity(num_samples: usize) -> Self {
-        Self {
-            positives: Vec::with_capacity(num_samples),
-            negatives: Vec::with_capacity(num_samples),
-            scratch: Vec::new(),
-            num_not_a_number: 0,
-        }
-    }
-
-    /// Forgets all samples and keeps the memory.
-    pub fn clear(&mut self) {
-        self.positives.clear();
-        self.negatives.clear();
-        self.num_not_a_number = 0;
-    }
-
-    /// Adds one sample. A score that is not a number is counted apart and makes the AUC undefined.
-    #[inline]
-    pub fn push(&mut self, score: f32, is_positive: bool) {
-        if score.is_nan() {
-            self.num_not_a_number += 1;
-            return;
-        }
-        let keys = if is_positive { &mut self.positives } else { &mut self.negatives };
-        keys.push(sort_key(score));
-    }
-
-    /// Positive samples so far.
-    pub fn num_positives(&self) -> u64 {
-        self.positives.len() as u64
-    }
-
-    /// Negative samples so far.
-    pub fn num_negatives(&self) -> u64 {
-        self.negatives.len() as u64
-    }
-
-    /// Samples whose score was not a number.
-    pub fn num_not_a_number(&self) -> u64 {
-        self.num_not_a_number
-    }
-
-    /// The exact AUC in [0, 1]; `None` where it is undefined: no positive sample, no negative one, or a score that is
-    /// not a number.
-    pub fn auc(&mut self) -> Option<f64> {
-        if self.positives.is_empty() || self.negatives.is_empty() || self.num_not_a_number > 0 {
-            return None;
-        }
-        sort(&mut self.positives, &mut self.scratch);
-        sort(&mut self.negatives, &mut self.scratch);
-        let doubled = doubled_wins(&self.positives, &self.negatives);
-        let pairs = self.positives.len() as u128 * self.negatives.len() as u128;
-        Some(doubled as f64 / (2 * pairs) as f64)
-    }
-}
-
-/// The exact AUC of `scores` with `labels` (1 where above 0.5, else 0), both of the same length. `None` as in
-/// [`AucAccumulator::auc`].
+/// The exact AUC of `scores` with `labels` (1 where above 0.5, else 0), both of the same length. `None` where it is undefined:
+/// no positive sample, no negative one, or a score that is not a number.
 pub fn auc(scores: &[f32], labels: &[f32]) -> Option<f64> {
-    assert_eq!(scores.len(), labels.len(), "one label per score");
-    let mut accumulator = AucAccumulator::with_capacity(scores.len());
-    for (&score, &label) in scores.iter().zip(labels) {
-        accumulator.push(score, label > 0.5);
-    }
-    accumulator.auc()
+    let mut all = Scores::with_capacity(scores.len());
+    all.extend(scores, labels);
+    all.tally().auc()
 }
 
 /// Maps a number to an integer of the same order: a < b exactly where key(a) < key(b), and −0 has the key of +0.
 #[inline]
-fn sort_key(score: f32) -> u32 {
+pub(super) fn sort_key(score: f32) -> u32 {
     // Adding +0 turns −0 into +0 and changes nothing else.
     let bits = (score + 0.0).to_bits();
     if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 }
 }
 
-/// Twice the number of (positive, negative) pairs that the positive wins, ties counted one half. Both sorted.
-fn doubled_wins(positives: &[u32], negatives: &[u32]) -> u128 {
-    let (mut below, mut not_above) = (0, 0);
-    let mut doubled = 0_u128;
-    for &positive in positives {
-        while below < negatives.len() && negatives[below] < positive {
-            below += 1;
-        }
-        not_above = not_above.max(below);
-        while not_above < negatives.len() && negatives[not_above] == positive {
-            not_above += 1;
-        }
-        doubled += (below + not_above) as u128;
-    }
-    doubled
+/// The number that [`sort_key`] gave `key`.
+pub(super) fn score_of(key: u32) -> f32 {
+    f32::from_bits(if key >> 31 == 1 { key & 0x7fff_ffff } else { !key })
 }
 
 /// Below this length comparison sorting is faster than counting.
@@ -122,7 +33,7 @@ const DIGIT_BITS: u32 = 11;
 const NUM_DIGITS: u32 = 3;
 
 /// Sorts `keys` ascending: least significant digit first, three digits of 11 bits, each skipped where all keys share it.
-fn sort(keys: &mut Vec<u32>, scratch: &mut Vec<u32>) {
+pub(super) fn sort(keys: &mut Vec<u32>, scratch: &mut Vec<u32>) {
     if keys.len() < RADIX_FROM {
         keys.sort_unstable();
         return;
@@ -193,6 +104,7 @@ mod tests {
         let scores = [f32::NEG_INFINITY, -3.0, -0.0, 1e-45, f32::INFINITY];
         assert!(scores.windows(2).all(|pair| sort_key(pair[0]) < sort_key(pair[1])));
         assert_eq!(auc(&scores, &[0.0, 0.0, 0.0, 1.0, 1.0]), Some(1.0));
+        assert!(scores.iter().all(|&score| score_of(sort_key(score)) == score));
     }
 
     /// A small generator, so that the large case needs no crate: the numbers of splitmix64.
@@ -254,9 +166,9 @@ mod tests {
         #[test]
         fn order_does_not_matter(mut samples in prop::collection::vec((-1e3_f32..1e3, any::<bool>()), 2..50)) {
             let of = |samples: &[(f32, bool)]| {
-                let mut accumulator = AucAccumulator::new();
-                samples.iter().for_each(|&(score, label)| accumulator.push(score, label));
-                accumulator.auc()
+                let mut scores = Scores::default();
+                samples.iter().for_each(|&(score, label)| scores.push(score, label));
+                scores.tally().auc()
             };
             let forward = of(&samples);
             samples.reverse();

@@ -1,0 +1,144 @@
+//! Evaluations of a session: forward passes at one step's weights, scores worked on while training goes on, metrics when asked for.
+
+use super::{Session, predict_all_with};
+use crate::error::Result;
+use crate::evaluation::{Scores, Scoring};
+use crate::metrics::EvalMetrics;
+use headlong_reader::SkipReport;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a session knows of its evaluations.
+#[derive(Debug, Default)]
+pub(super) struct Evaluations {
+    pending: Option<Pending>,
+    /// Bad lines that the last one skipped.
+    pub(super) skipped: SkipReport,
+    /// For how long training has stood still for them.
+    pub(super) held: Duration,
+}
+
+/// An evaluation whose scores are being worked on.
+#[derive(Debug)]
+struct Pending {
+    step: u64,
+    samples: u64,
+    held: Duration,
+    scoring: Scoring,
+}
+
+/// An evaluation whose metrics are known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluated {
+    /// The step whose weights were evaluated.
+    pub step: u64,
+    /// Samples trained on up to that step.
+    pub samples: u64,
+    /// What was found.
+    pub metrics: EvalMetrics,
+    /// For how long training stood still for it.
+    pub held: Duration,
+}
+
+impl Session {
+    /// Evaluates the weights as they are on the validation data, and waits for the metrics. `None` where there is no validation data.
+    ///
+    /// # Errors
+    /// As [`Session::begin_evaluation`].
+    ///
+    /// # Panics
+    /// As [`Session::begin_evaluation`].
+    pub fn evaluate(&mut self) -> Result<Option<EvalMetrics>> {
+        self.begin_evaluation()?;
+        Ok(self.finish_evaluation()?.map(|evaluated| evaluated.metrics))
+    }
+
+    /// Predicts the validation data with the weights as they are. Training may go on while the scores are worked on, until
+    /// [`Session::finish_evaluation`]. Nothing where there is no validation data. All ranks call it between the same two steps.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    ///
+    /// # Panics
+    /// When an evaluation is pending.
+    pub fn begin_evaluation(&mut self) -> Result<()> {
+        assert!(self.evaluations.pending.is_none(), "one evaluation at a time");
+        let Some(valid) = &self.data.valid else { return Ok(()) };
+        let started = Instant::now();
+        let ids = self.ids_now()?;
+        let mut reader = valid.reader(&ids)?;
+        self.evaluations.skipped = predict_all_with(&mut *reader, &mut |batch| self.crew.evaluate(batch))?;
+        let engines = (0..self.crew.len()).map(|rank| self.crew.engine(rank).take_scores());
+        let scores: Vec<Scores> = engines.collect();
+        let others = self.crew.has_remote_ranks();
+        let others = others.then(|| Arc::clone(&self.crew.first().model().communicator));
+        let scoring = Scoring::start(scores, others)?;
+        let held = self.add_held(started);
+        self.evaluations.pending = Some(Pending { step: self.step, samples: self.samples, held, scoring });
+        Ok(())
+    }
+
+    /// The step whose evaluation is pending.
+    pub fn pending_evaluation(&self) -> Option<u64> {
+        self.evaluations.pending.as_ref().map(|pending| pending.step)
+    }
+
+    /// Exchanges the scores of a pending evaluation with ranks of other processes, once they are sorted: all ranks call it between the
+    /// same two steps, or leave it to [`Session::finish_evaluation`].
+    ///
+    /// # Errors
+    /// A rank that is gone.
+    pub fn exchange_scores(&mut self) -> Result<()> {
+        let Some(pending) = &mut self.evaluations.pending else { return Ok(()) };
+        let started = Instant::now();
+        pending.scoring.exchange()?;
+        pending.held += started.elapsed();
+        self.add_held(started);
+        Ok(())
+    }
+
+    /// The metrics of the pending evaluation, for which it waits; `None` where none is pending. All ranks call it between the same two
+    /// steps.
+    ///
+    /// # Errors
+    /// A rank that is gone.
+    pub fn finish_evaluation(&mut self) -> Result<Option<Evaluated>> {
+        let Some(Pending { step, samples, held, scoring }) = self.evaluations.pending.take() else {
+            return Ok(None);
+        };
+        let started = Instant::now();
+        let (metrics, memory) = scoring.finish()?;
+        for (rank, scores) in memory.into_iter().enumerate() {
+            self.crew.engine(rank).reuse_scores(scores);
+        }
+        self.memory.last_eval_step = Some(step);
+        self.memory.best_auc = match (self.memory.best_auc, metrics.auc) {
+            (Some(best), Some(auc)) => Some(best.max(auc)),
+            (best, auc) => best.or(auc),
+        };
+        self.last_metrics = Some(metrics);
+        let held = held + self.add_held(started);
+        Ok(Some(Evaluated { step, samples, metrics, held }))
+    }
+
+    fn add_held(&mut self, started: Instant) -> Duration {
+        let held = started.elapsed();
+        self.evaluations.held += held;
+        held
+    }
+
+    /// For how long training has stood still for evaluations.
+    pub fn evaluation_time(&self) -> Duration {
+        self.evaluations.held
+    }
+
+    /// Bad lines that the last evaluation skipped.
+    pub fn skipped_in_evaluation(&self) -> &SkipReport {
+        &self.evaluations.skipped
+    }
+
+    /// The last evaluation.
+    pub fn last_metrics(&self) -> Option<&EvalMetrics> {
+        self.last_metrics.as_ref()
+    }
+}

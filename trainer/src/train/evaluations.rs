@@ -1,0 +1,109 @@
+//! When a run evaluates, and when it hears what was found.
+//!
+//! Scores are sorted and counted while training goes on. A run looks at what they came to a fixed number of steps later ([`known_after`]), not
+//! as soon as they are ready: so that it stops at the same step, with the same weights, however fast the machine, on any number of ranks.
+//!
+//! ```text
+//! step        32        33        34                      48
+//!             forward   scores are exchanged              the next evaluation
+//!             passes    (between processes)
+//!                                 metrics are known, the run stops where they reach the target
+//! ```
+
+use super::Run;
+use crate::error::Result;
+use crate::report::{At, Eval, count};
+
+/// The metrics of an evaluation are looked at a sixteenth of the way to the next one.
+const PART_OF_INTERVAL: u64 = 16;
+
+/// Steps after an evaluation at which its metrics are looked at, where there are `every` steps between evaluations.
+fn known_after(every: u64) -> u64 {
+    every.div_ceil(PART_OF_INTERVAL)
+}
+
+impl Run<'_> {
+    /// After a step: hears of the evaluation before, and begins one where it is time. True where the target is reached.
+    pub(super) fn evaluate_when_due(&mut self) -> Result<bool> {
+        let Some(every) = self.eval_every else { return Ok(false) };
+        let (step, known_after) = (self.session.steps(), self.known_after(every));
+        if let Some(evaluated) = self.session.pending_evaluation() {
+            match step - evaluated {
+                since if since >= known_after => self.conclude_evaluation()?,
+                since if since == known_after.div_ceil(2) => self.session.exchange_scores()?,
+                _ => {}
+            }
+        }
+        if step.is_multiple_of(every) {
+            self.begin_evaluation()?;
+            if known_after == 0 {
+                self.conclude_evaluation()?;
+            }
+        }
+        Ok(self.session.memory().reached.is_some_and(|(due, auc)| step >= due && self.reaches_target(auc)))
+    }
+
+    /// At the end of the data: evaluates the last weights, where that has not been done. True where the target is reached.
+    pub(super) fn evaluate_last(&mut self) -> Result<bool> {
+        self.conclude_evaluation()?;
+        let reached =
+            |run: &Self| run.session.memory().reached.is_some_and(|(_, auc)| run.reaches_target(auc));
+        if !reached(self) && self.session.memory().last_eval_step != Some(self.session.steps()) {
+            self.begin_evaluation()?;
+            self.conclude_evaluation()?;
+        }
+        Ok(reached(self))
+    }
+
+    /// None where every evaluation is waited for: because that was asked for, or because the best checkpoint is kept, which can only be
+    /// written while the weights are there.
+    fn known_after(&self, every: u64) -> u64 {
+        let checkpoint = &self.config.checkpoint;
+        let may_be_best = checkpoint.dir.is_some() && checkpoint.save_every > 0 && checkpoint.keep_best;
+        if may_be_best || !self.config.eval.asynchronous { 0 } else { known_after(every) }
+    }
+
+    fn reaches_target(&self, auc: f64) -> bool {
+        self.config.eval.target_auc.is_some_and(|target| auc >= target)
+    }
+
+    fn begin_evaluation(&mut self) -> Result<()> {
+        self.session.begin_evaluation()?;
+        let Some(drift) = self.session.place_anew_after_drift()? else { return Ok(()) };
+        self.reporter.note(&format!(
+            "frequent rows served {:.1} % of the lookups instead of {:.1} %: {} rows are frequent now, for {:.1} %",
+            100.0 * drift.measured,
+            100.0 * drift.expected,
+            count(drift.frequent_rows),
+            100.0 * drift.covered_share
+        ));
+        Ok(())
+    }
+
+    /// Waits for the pending evaluation, where there is one, and says what it found.
+    pub(super) fn conclude_evaluation(&mut self) -> Result<()> {
+        let Some(evaluated) = self.session.finish_evaluation()? else { return Ok(()) };
+        let eval = Eval {
+            metrics: evaluated.metrics,
+            eval_s: evaluated.held.as_secs_f64(),
+            known_at_step: Some(self.session.steps()),
+        };
+        self.meter.evaluated(eval);
+        self.reporter.eval(At { step: evaluated.step, samples: evaluated.samples }, &eval)?;
+        if let Some(auc) = eval.metrics.auc.filter(|&auc| self.reaches_target(auc)) {
+            let known_after = self.eval_every.map_or(0, |every| self.known_after(every));
+            self.session.memory_mut().reached = Some((evaluated.step + known_after, auc));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::known_after;
+
+    #[test]
+    fn metrics_are_known_before_the_next_evaluation_is_scored() {
+        assert_eq!([1, 2, 16, 17, 3200].map(known_after), [1, 1, 1, 2, 200]);
+    }
+}
