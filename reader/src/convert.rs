@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 use crate::criteo::BlockOptions;
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
+use crate::formats::delimited::{self, DelimitedSink, DelimitedSource};
 use crate::formats::headlong::{Header, HeadlongSink, HeadlongSource, SAMPLES_PER_BLOCK};
+use crate::formats::named::{DenseReading, NamedColumns};
 use crate::formats::npy::{self, NpySink};
+use crate::formats::parquet::{ParquetSink, ParquetSource, is_parquet};
 use crate::formats::records::RecordLayout;
 use crate::formats::split::{self, FeatureSpec, SplitSink};
 use crate::formats::text::{TextSink, TextSource};
 use crate::formats::{Format, Sink, Source};
-use crate::samples::{DataSchema, DenseKind, DenseValues, Samples, present_id};
+use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples, present_id};
 use crate::transform::{DenseFunction, DenseTransform};
 
 /// What has to be said of data that does not say it itself.
@@ -21,8 +24,14 @@ pub struct Described {
     pub transform: DenseTransform,
     /// Records of `raw`.
     pub layout: RecordLayout,
-    /// Columns, threads and bad rows of text.
+    /// Columns, threads and bad rows of Criteo's text.
     pub text: BlockOptions,
+    /// Columns of `csv` and `parquet`; where nothing is said, they have the names that we write.
+    pub columns: Option<NamedColumns>,
+    /// Of `csv` without such columns, what its dense numbers are.
+    pub dense_reading: DenseReading,
+    /// Of `csv` without such columns, ids a sample; 1 where nothing is said.
+    pub hotness: Vec<Hotness>,
 }
 
 impl Default for Described {
@@ -31,6 +40,23 @@ impl Default for Described {
             transform: DenseTransform::LnPlus1,
             layout: RecordLayout::dcnv2(),
             text: BlockOptions::default(),
+            columns: None,
+            dense_reading: DenseReading::Transformed(DenseTransform::LnPlus1),
+            hotness: Vec::new(),
+        }
+    }
+}
+
+impl Described {
+    /// The columns of the delimited text in `paths`.
+    fn delimited(&self, paths: &[PathBuf]) -> Result<NamedColumns> {
+        match (&self.columns, paths.first()) {
+            (Some(columns), _) => Ok(columns.clone()),
+            (None, Some(first)) => {
+                let (names, _) = delimited::header(first)?;
+                Ok(NamedColumns::by_convention(&names, self.dense_reading, &self.hotness))
+            }
+            (None, None) => Err(ReaderError::Invalid { message: "no data file was named".to_owned() }),
         }
     }
 }
@@ -46,6 +72,10 @@ pub fn open(format: Format, paths: &[PathBuf], described: &Described) -> Result<
         Format::Raw => Box::new(described.layout.open(paths)?),
         Format::Npy => Box::new(npy::open(paths, described.transform)?),
         Format::Split => Box::new(split::open(paths, described.transform)?),
+        Format::Parquet => {
+            Box::new(ParquetSource::open(paths, described.columns.as_ref(), described.transform)?)
+        }
+        Format::Csv => Box::new(DelimitedSource::open(paths, &described.delimited(paths)?)?),
         Format::Criteo => Box::new(TextSource::open(paths, &described.text)?),
     })
 }
@@ -160,6 +190,8 @@ fn create(
                 Err(ReaderError::Invalid { message })
             }
         },
+        Format::Parquet => Ok(Box::new(ParquetSink::create(output, schema)?)),
+        Format::Csv => Ok(Box::new(DelimitedSink::create(output, schema)?)),
         Format::Criteo => Ok(Box::new(TextSink::create(output, schema)?)),
     }
 }
@@ -212,11 +244,20 @@ pub fn detect(path: &Path) -> Result<Format> {
     if crate::formats::headlong::is_headlong(&first) {
         return Ok(Format::Headlong);
     }
+    if is_parquet(&first) {
+        return Ok(Format::Parquet);
+    }
     let compressed = first.starts_with(&[0x1f, 0x8b]) || first.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);
     if !compressed && first.contains(&0) {
         let message =
             "binary data without a header: say which format it is, mlperf or raw (data.format, --from)";
         return Err(ReaderError::Format { file: path.into(), message: message.to_owned() });
+    }
+    let stem = name.trim_end_matches(".gz").trim_end_matches(".zst");
+    if stem.ends_with(".csv") || stem.ends_with(".tsv") {
+        // Criteo's text has labels where others have names.
+        let (names, _) = delimited::header(path)?;
+        return Ok(if matches!(&*names[0], "0" | "1") { Format::Criteo } else { Format::Csv });
     }
     Ok(Format::Criteo)
 }

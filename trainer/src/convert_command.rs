@@ -1,7 +1,8 @@
 //! `headlong data convert`: data of one format to another.
 
 use crate::cli::JsonOutput;
-use crate::config::TableRows;
+use crate::config::{Config, TableRows};
+use crate::data;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::preset::cardinalities;
@@ -9,9 +10,10 @@ use crate::report::{bytes, count, duration};
 use clap::Args;
 use headlong_reader::convert::{self, ConvertOptions, Converted, Described, split_rows};
 use headlong_reader::disk::DiskOptions;
+use headlong_reader::formats::named::DenseReading;
 use headlong_reader::formats::records::{DCNV2_HOTNESS, RecordLayout};
 use headlong_reader::formats::{Format, Source};
-use headlong_reader::samples::DenseKind;
+use headlong_reader::samples::{DenseKind, Hotness};
 use headlong_reader::{BlockOptions, DenseTransform};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -29,7 +31,7 @@ pub struct ConvertArguments {
     /// Its format; told from the first file where it is not given, which records without a header (mlperf, raw) need
     #[arg(long, value_name = "FORMAT")]
     pub from: Option<Format>,
-    /// The format to write: headlong, mlperf, raw, npy, split, criteo
+    /// The format to write: headlong, mlperf, raw, npy, split, parquet, csv, criteo
     #[arg(long, value_name = "FORMAT")]
     pub to: Format,
     /// The file; for `npy` what its files' names begin with, for `split` a folder (`DIR/train`)
@@ -44,10 +46,13 @@ pub struct ConvertArguments {
     /// Records of `raw`: how many dense numbers
     #[arg(long, value_name = "N", default_value_t = 13)]
     pub num_dense: usize,
-    /// Records of `raw`: ids a sample in each column (1,3,…); MLPerf's multi-hot data where it is not given
+    /// Records of `raw`: ids a sample in each column (1,3,…); MLPerf's multi-hot data where it is not given. For `csv` 0: any number
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pub hotness: Vec<u32>,
-    /// Records of `raw`: dense numbers are integers, still to be transformed
+    /// A configuration whose `[data.columns]` say what the columns of a file with a header (csv, parquet) are
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// `raw`, `csv`: dense numbers are integers, still to be transformed
     #[arg(long)]
     pub integers: bool,
     /// Threads for text; one per core by default
@@ -68,11 +73,12 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
         Some(format) => format,
         None => convert::detect(&arguments.data[0]).map_err(Error::failed("the data cannot be read"))?,
     };
-    let described = described(arguments);
+    let described = described(arguments)?;
     let source =
         convert::open(from, &arguments.data, &described).map_err(Error::failed("the data cannot be read"))?;
     let transform = match from {
         Format::Npy | Format::Split => None,
+        Format::Csv | Format::Parquet if !arguments.integers => None,
         _ => arguments.dense_transform,
     };
     let rows = rows(arguments, from, source.schema().sparse.len())?;
@@ -95,16 +101,32 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
 }
 
 /// What the command line says of data that does not say it itself.
-fn described(arguments: &ConvertArguments) -> Described {
+fn described(arguments: &ConvertArguments) -> Result<Described> {
+    let columns = match &arguments.config {
+        Some(file) => {
+            let mut columns = data::named_columns(&Config::from_file(file)?);
+            columns.dense_reading = dense_reading(arguments, columns.dense_reading);
+            Some(columns)
+        }
+        None => None,
+    };
     let transform = arguments.dense_transform.unwrap_or(DenseTransform::LnPlus1);
     let hotness = if arguments.hotness.is_empty() { &DCNV2_HOTNESS[..] } else { &arguments.hotness[..] };
     let kind = if arguments.integers { DenseKind::Integers } else { DenseKind::Transformed(transform) };
     let num_threads = arguments.threads.unwrap_or_else(crate::machine::cores);
-    Described {
+    let as_written = |&count: &u32| if count == 0 { Hotness::Varying } else { Hotness::Fixed(count) };
+    Ok(Described {
         transform,
         layout: RecordLayout::raw(false, arguments.num_dense, kind, hotness),
         text: BlockOptions { num_threads, ..BlockOptions::default() },
-    }
+        columns,
+        dense_reading: dense_reading(arguments, DenseReading::Transformed(transform)),
+        hotness: arguments.hotness.iter().map(as_written).collect(),
+    })
+}
+
+fn dense_reading(arguments: &ConvertArguments, otherwise: DenseReading) -> DenseReading {
+    if arguments.integers { DenseReading::Integers } else { otherwise }
 }
 
 fn rows(arguments: &ConvertArguments, from: Format, num_columns: usize) -> Result<Option<Vec<u64>>> {

@@ -9,11 +9,12 @@ use headlong_reader::criteo::has_label;
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::format_reader::{FormatOptions, FormatReader};
 use headlong_reader::formats::memory::MemorySource;
+use headlong_reader::formats::named::{DenseReading, NamedColumns};
 use headlong_reader::formats::records::{DCNV2_HOTNESS, RecordLayout};
 use headlong_reader::formats::{Format, Source};
 use headlong_reader::hashing::HashFunction;
 use headlong_reader::order::{Order, Slice};
-use headlong_reader::samples::{DenseKind, Hotness};
+use headlong_reader::samples::{DenseKind, Hotness, SparseColumn};
 use headlong_reader::{
     BadRowPolicy, Batch, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, IdPolicy, Position,
     Progress, Reader, ResidentData, Schema, SkipReport, TextOptions,
@@ -178,7 +179,12 @@ pub fn format_of(config: &Config, files: &[PathBuf]) -> Result<Format> {
         (FormatChoice::Of(format), _) => Ok(format),
         (FormatChoice::Auto, None) => Ok(Format::Criteo),
         (FormatChoice::Auto, Some(first)) => {
-            convert::detect(first).map_err(|error| failed("the data's format cannot be told", error))
+            let told = convert::detect(first);
+            match told.map_err(|error| failed("the data's format cannot be told", error))? {
+                // Text of which columns are named has a header.
+                Format::Criteo if !config.data.columns.is_empty() => Ok(Format::Csv),
+                format => Ok(format),
+            }
         }
     }
 }
@@ -229,16 +235,46 @@ fn open_source(config: &Config, files: &[PathBuf], threads: usize) -> Result<Box
         transform,
         layout: RecordLayout::raw(false, data.num_dense, DenseKind::Transformed(transform), &hotness),
         text: block_options(config, true, threads),
+        columns: (!data.columns.is_empty()).then(|| named_columns(config)),
+        dense_reading: DenseReading::Raw(transform),
+        hotness: data.hotness.iter().map(|&count| hotness_of(count)).collect(),
     };
     convert::open(format_of(config, files)?, files, &described)
         .map_err(|error| failed("the data cannot be read", error))
+}
+
+/// The columns that `data.columns` names.
+pub fn named_columns(config: &Config) -> NamedColumns {
+    let columns = &config.data.columns;
+    let sparse = columns.categorical.iter().enumerate().map(|(column, name)| SparseColumn {
+        name: name.clone(),
+        hotness: match config.data.hotness.get(column) {
+            Some(&count) => hotness_of(count),
+            None => hotness_of(u32::from(!columns.lists.contains(name))),
+        },
+    });
+    NamedColumns {
+        label: columns.label.clone(),
+        dense: columns.dense.clone(),
+        dense_reading: DenseReading::Raw(dense_transform(config)),
+        sparse: sparse.collect(),
+        list_separator: columns.list_separator.unwrap_or('|') as u8,
+        ignored: columns.ignored.clone(),
+    }
+}
+
+/// Ids a sample as `data.hotness` writes them.
+fn hotness_of(count: u32) -> Hotness {
+    if count == 0 { Hotness::Varying } else { Hotness::Fixed(count) }
 }
 
 /// Refuses data that has other columns than the configuration.
 fn check_columns(config: &Config, source: &dyn Source, labelled: bool) -> Result<()> {
     let (schema, data) = (source.schema(), &config.data);
     if labelled && !schema.labelled {
-        return Err(Error::config("data.train", "the data has no labels"));
+        let label = config.data.columns.label.as_deref().unwrap_or("label");
+        let message = format!("the data has no labels: expected a column `{label}` (data.columns.label)");
+        return Err(Error::config("data.train", message));
     }
     let counts = [
         ("data.num_dense", data.num_dense, schema.dense.len()),

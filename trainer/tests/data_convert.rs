@@ -1,6 +1,6 @@
 //! `headlong data convert` and `headlong bench reader`, as a user types them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn headlong(arguments: &[&str]) -> Output {
@@ -80,40 +80,64 @@ fn what_does_not_fit_is_said_with_what_to_do() {
     assert!(text_of(&output).contains("expected 26 counts of at least 1"), "{}", text_of(&output));
 }
 
-/// A python with numpy, where there is one.
-fn python() -> Option<&'static str> {
-    let found = Command::new("python3").args(["-c", "import numpy"]).output();
-    if found.is_ok_and(|output| output.status.success()) {
-        return Some("python3");
+/// A Python with these modules: the one on the path, or that of the project's virtual environment.
+fn python(modules: &str) -> Option<PathBuf> {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.venv/bin/python");
+    let found = [PathBuf::from("python3"), project].into_iter().find(|python| {
+        let found = Command::new(python).args(["-c", &format!("import {modules}")]).output();
+        found.is_ok_and(|output| output.status.success())
+    });
+    if found.is_none() {
+        println!("skipped, because no python with {modules} was found");
     }
-    println!("skipped, because no python3 with numpy was found");
-    None
+    found
+}
+
+/// Runs a script of `tests/python` on a folder, which must agree.
+fn agrees(python: &Path, script: &str, what: &str, folder: &Path) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
+    let output = Command::new(python).arg(script).arg(what).arg(folder).output().unwrap();
+    assert!(output.status.success(), "{}", text_of(&output));
+}
+
+fn convert(arguments: &[&str]) {
+    let output = headlong(&[&["data", "convert"], arguments].concat());
+    assert!(output.status.success(), "{}", text_of(&output));
+}
+
+#[test]
+fn pyarrow_reads_what_is_written_and_the_other_way_round() {
+    let Some(python) = python("numpy, pyarrow") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    write_text(&folder.path().join("a.txt"), 3000);
+    for (to, output) in [("parquet", "a.parquet"), ("csv", "a.csv")] {
+        convert(&["--data", &path("a.txt"), "--to", to, "--output", &path(output)]);
+    }
+    agrees(&python, "formats.py", "write", folder.path());
+    convert(&["--data", &path("day_1"), "--to", "parquet", "--output", &path("m.parquet")]);
+    agrees(&python, "arrow_files.py", "read", folder.path());
+
+    agrees(&python, "arrow_files.py", "write", folder.path());
+    convert(&["--data", &path("w.parquet"), "--to", "csv", "--output", &path("w.csv")]);
+    agrees(&python, "arrow_files.py", "compare", folder.path());
 }
 
 #[test]
 fn numpy_reads_what_is_written_and_the_other_way_round() {
-    let Some(python) = python() else { return };
+    let Some(python) = python("numpy") else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     write_text(&folder.path().join("a.txt"), 3000);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/formats.py");
-    let numpy = |what: &str| {
-        let output = Command::new(python).args([script, what, &path("")]).output().unwrap();
-        assert!(output.status.success(), "{}", text_of(&output));
-    };
-    let convert = |arguments: &[&str]| {
-        let output = headlong(&[&["data", "convert"], arguments].concat());
-        assert!(output.status.success(), "{}", text_of(&output));
-    };
     let from = path("a.txt");
     convert(&["--data", &from, "--to", "mlperf", "--output", &path("a.bin")]);
     for (to, output) in [("npy", path("day_0")), ("split", path("split/train"))] {
         let options = ["--dense-transform", "ln(x+1)", "--rows", "1000"];
         convert(&[&["--data", &from, "--to", to, "--output", &output][..], &options].concat());
     }
-    numpy("read");
+    agrees(&python, "formats.py", "read", folder.path());
 
-    numpy("write");
+    agrees(&python, "formats.py", "write", folder.path());
     convert(&["--data", &path("day_1"), "--from", "npy", "--to", "raw", "--output", &path("found.raw")]);
     assert!(std::fs::read(path("expected.raw")).unwrap() == std::fs::read(path("found.raw")).unwrap());
 }

@@ -128,3 +128,73 @@ fn what_a_format_cannot_hold_is_refused_before_a_file_is_there() {
         std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["a.txt"]);
 }
+
+/// All of `path` again as our own format has it.
+fn as_ours(format: Format, path: &Path, described: &Described, folder: &Path) -> Samples {
+    let source = open(format, &[path.to_owned()], described).unwrap();
+    let ours = folder.join("ours.hld");
+    convert(&*source, Format::Headlong, &ours, &plain(), &mut |_| {}).unwrap();
+    all(Format::Headlong, &ours)
+}
+
+/// Every pair of `formats`, from and to; samples stay what they are to the bit.
+fn check_pairs(formats: &[Format], expected: &Samples, first: &Path, described: &Described) {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ConvertOptions { rows: Some(vec![1000; expected.sparse.len()]), ..plain() };
+    let path = |name: &str, format: Format| folder.path().join(format!("{name}-{format}/{format}"));
+    for &from in formats {
+        for name in ["one", "two"] {
+            std::fs::create_dir_all(path(name, from).parent().unwrap()).unwrap();
+        }
+        let start = open(Format::Headlong, &[first.to_owned()], described).unwrap();
+        convert(&*start, from, &path("one", from), &options, &mut |_| {}).unwrap();
+    }
+    for &from in formats {
+        for &to in formats {
+            let source = open(from, &[path("one", from)], described).unwrap();
+            convert(&*source, to, &path("two", to), &options, &mut |_| {}).unwrap();
+            let found = as_ours(to, &path("two", to), described, folder.path());
+            assert_eq!(found.labels, expected.labels, "{from} to {to}");
+            assert_eq!(found.dense, expected.dense, "{from} to {to}");
+            assert_eq!(found.sparse, expected.sparse, "{from} to {to}");
+        }
+    }
+}
+
+#[test]
+fn any_two_formats_become_each_other_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let [text_file, ours, halves] = ["a.txt", "a.hld", "b.hld"].map(|name| folder.path().join(name));
+    std::fs::write(
+        &text_file,
+        text(700).replace('-', "").replace("\t\t", "\t0\t").replace("\t\t", "\t0\t").replace("\t\n", "\t0\n"),
+    )
+    .unwrap();
+    let rows = ConvertOptions { rows: Some(vec![1000; 26]), ..plain() };
+    run(Format::Criteo, &[text_file], Format::Headlong, &ours, &rows).unwrap();
+    let integers = Described { dense_reading: DenseReading::Integers, ..Described::default() };
+    let formats = [Format::Headlong, Format::Mlperf, Format::Parquet, Format::Csv, Format::Criteo];
+    check_pairs(&formats, &all(Format::Headlong, &ours), &ours, &integers);
+
+    // Numbers of 16 bits, which split data can hold.
+    let schema = DataSchema::numbered(
+        true,
+        13,
+        DenseKind::Transformed(DenseTransform::LnPlus1),
+        &[Hotness::Fixed(1); 26],
+    );
+    let mut samples = all(Format::Headlong, &ours);
+    if let DenseValues::Integers(values) = &samples.dense {
+        samples.dense =
+            DenseValues::Numbers(values.iter().map(|&value| (value % 2048) as f32 / 64.0).collect());
+    }
+    let mut sink = create(Format::Headlong, &halves, &schema, &plain()).unwrap();
+    sink.write(&samples).unwrap();
+    sink.finish().unwrap();
+    let described = Described {
+        layout: RecordLayout::raw(false, 13, schema.dense_kind, &[1; 26]),
+        ..Described::default()
+    };
+    let formats = [Format::Headlong, Format::Raw, Format::Npy, Format::Split, Format::Parquet, Format::Csv];
+    check_pairs(&formats, &samples, &halves, &described);
+}

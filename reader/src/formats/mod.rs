@@ -7,13 +7,18 @@
 //! | `raw` | HugeCTR's records of fixed hotness, 912 bytes for DCNv2 | [`records`] |
 //! | `npy` | TorchRec's `day_N_{dense,sparse,labels}.npy`, `…_sparse_multi_hot.npz` | [`npy`] |
 //! | `split` | NVIDIA's file for each column, with its feature specification | [`split`] |
+//! | `parquet` | columns by name, of numbers, words and lists | [`parquet`] |
+//! | `csv` | delimited text with a header | [`delimited`] |
 //! | `criteo` | tab-separated text, compressed or not | [`crate::criteo`] |
 //!
-//! All but text are read at random: a [`Source`] gives any ranges of samples in any order.
+//! All but Parquet and compressed or Criteo's text are read at random: a [`Source`] gives any ranges of samples in any order.
 
+pub mod delimited;
 pub mod headlong;
 pub mod memory;
+pub mod named;
 pub mod npy;
+pub mod parquet;
 pub mod records;
 pub mod split;
 pub mod text;
@@ -112,16 +117,28 @@ pub enum Format {
     Npy,
     /// NVIDIA's file for each column.
     Split,
+    /// Columns by name.
+    Parquet,
+    /// Delimited text with a header.
+    Csv,
     /// Criteo's text.
     Criteo,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Headlong, Self::Mlperf, Self::Raw, Self::Npy, Self::Split, Self::Criteo];
+    pub const ALL: [Self; 8] = [
+        Self::Headlong,
+        Self::Mlperf,
+        Self::Raw,
+        Self::Npy,
+        Self::Split,
+        Self::Parquet,
+        Self::Csv,
+        Self::Criteo,
+    ];
 
-    /// `headlong`, `mlperf`, `raw`, `npy`, `split`, `criteo`.
+    /// `headlong`, `mlperf`, `raw`, `npy`, `split`, `parquet`, `csv`, `criteo`.
     pub fn name(self) -> &'static str {
         match self {
             Format::Headlong => "headlong",
@@ -129,6 +146,8 @@ impl Format {
             Format::Raw => "raw",
             Format::Npy => "npy",
             Format::Split => "split",
+            Format::Parquet => "parquet",
+            Format::Csv => "csv",
             Format::Criteo => "criteo",
         }
     }

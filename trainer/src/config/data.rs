@@ -255,6 +255,9 @@ impl ColumnsConfig {
             let message = format!("`{name}` is not one of data.columns.categorical");
             return Err(Error::config("data.columns.lists", message));
         }
+        if self.list_separator.is_some_and(|separator| !separator.is_ascii()) {
+            return Err(Error::config("data.columns.list_separator", "expected an ASCII character"));
+        }
         let mut named = Vec::new();
         let roles = [
             ("label", self.label.as_slice()),

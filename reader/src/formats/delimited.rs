@@ -1,0 +1,403 @@
+//! Delimited text with a header: comma, semicolon or tab between fields, quoted fields, any columns ([`NamedColumns`]).
+//!
+//! A first pass finds where every 64th record begins: so plain files are read in any order, compressed ones from front to back.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::named::{NamedColumns, Role, push_fields};
+use super::{Ranges, SampleStream, Sink, Source, cut};
+use crate::aside::Aside;
+use crate::criteo::parse::MISSING_DENSE;
+use crate::disk::DiskOptions;
+use crate::error::{ReaderError, Result};
+use crate::hashing::MISSING_ID;
+use crate::io::{Compression, TextFile};
+use crate::samples::{DataSchema, DenseValues, Hotness, Samples};
+
+/// Records from one place that is remembered to the next.
+const RECORDS_PER_PLACE: u64 = 64;
+/// Most samples that come at a time.
+const SAMPLES_AT_A_TIME: u64 = 2048;
+
+/// Files of one schema, one after another.
+pub struct DelimitedSource {
+    columns: Arc<NamedColumns>,
+    schema: DataSchema,
+    files: Arc<[OneFile]>,
+    /// Samples before each file, and all of them at the end.
+    starts: Arc<[u64]>,
+}
+
+struct OneFile {
+    path: PathBuf,
+    separator: u8,
+    roles: Vec<Role>,
+    header: Vec<String>,
+    stored_bytes: u64,
+    is_plain: bool,
+    /// Where every 64th record begins; of compressed files the first alone.
+    places: Vec<csv::Position>,
+    num_records: u64,
+}
+
+/// The names of a file's columns, and what is between its fields: a tab if one is in the header, else a comma, else a semicolon.
+///
+/// # Errors
+/// Those of opening and reading.
+pub fn header(path: &Path) -> Result<(Vec<String>, u8)> {
+    let mut file = TextFile::open(path)?;
+    let mut text = Vec::new();
+    let mut piece = [0; 4096];
+    while !text.contains(&b'\n') && text.len() < 1 << 20 {
+        match file.read(&mut piece).map_err(|error| file.name_error(error, 0, 0))? {
+            0 => break,
+            count => text.extend_from_slice(&piece[..count]),
+        }
+    }
+    let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let separator =
+        [b'\t', b',', b';'].into_iter().find(|separator| line.contains(separator)).unwrap_or(b',');
+    let mut reader = reader_of(&text[..], separator);
+    let names = reader.byte_headers().map_err(|error| bad_record(path, error))?;
+    let names = names.iter().map(|name| String::from_utf8_lossy(name.trim_ascii()).into_owned());
+    Ok((names.collect(), separator))
+}
+
+fn reader_of<R: Read>(from: R, separator: u8) -> csv::Reader<R> {
+    csv::ReaderBuilder::new().delimiter(separator).buffer_capacity(256 << 10).from_reader(from)
+}
+
+/// An error of the reader of records with file and line.
+fn bad_record(path: &Path, error: csv::Error) -> ReaderError {
+    let file = path.to_owned();
+    match error.kind() {
+        csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
+            let line = pos.as_ref().map_or(0, csv::Position::line);
+            let message =
+                format!("line {line}: expected {expected_len} fields as in the header, found {len}");
+            ReaderError::Format { file, message }
+        }
+        csv::ErrorKind::Io(_) => match error.into_kind() {
+            csv::ErrorKind::Io(source) => ReaderError::Read { file, line: 0, source },
+            _ => unreachable!("the kind was just looked at"),
+        },
+        _ => ReaderError::Format { file, message: error.to_string() },
+    }
+}
+
+impl DelimitedSource {
+    /// Opens `paths`, reads their headers and finds their records.
+    ///
+    /// # Errors
+    /// Those of opening; [`ReaderError::Format`] for a file whose header does not fit `columns`, or whose records are not as long as
+    /// the header.
+    pub fn open(paths: &[PathBuf], columns: &NamedColumns) -> Result<Self> {
+        let files = paths.iter().map(|path| OneFile::open(path, columns)).collect::<Result<Vec<_>>>()?;
+        let Some(first) = files.first() else {
+            return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
+        };
+        let labelled = first.is_labelled();
+        if let Some(other) = files.iter().find(|file| file.is_labelled() != labelled) {
+            let message = format!("labels: expected as in {}: {labelled}", first.path.display());
+            return Err(ReaderError::Format { file: other.path.clone(), message });
+        }
+        let mut starts = vec![0];
+        files.iter().for_each(|file| starts.push(starts[starts.len() - 1] + file.num_records));
+        let (schema, columns) = (columns.schema(labelled), Arc::new(columns.clone()));
+        Ok(Self { columns, schema, files: files.into(), starts: starts.into() })
+    }
+}
+
+impl OneFile {
+    fn open(path: &Path, columns: &NamedColumns) -> Result<Self> {
+        let (header, separator) = header(path)?;
+        let roles = columns.roles(&header, path)?;
+        let file = TextFile::open(path)?;
+        let (stored_bytes, is_plain) = (file.stored_bytes(), file.compression() == Compression::Plain);
+        let mut one = Self {
+            path: path.to_owned(),
+            separator,
+            roles,
+            header,
+            stored_bytes,
+            is_plain,
+            places: Vec::new(),
+            num_records: 0,
+        };
+        one.find_records(reader_of(file, separator))?;
+        Ok(one)
+    }
+
+    fn find_records(&mut self, mut reader: csv::Reader<TextFile>) -> Result<()> {
+        let mut record = csv::ByteRecord::new();
+        reader.byte_headers().map_err(|error| bad_record(&self.path, error))?;
+        loop {
+            let place = reader.position().clone();
+            if !reader.read_byte_record(&mut record).map_err(|error| bad_record(&self.path, error))? {
+                return Ok(());
+            }
+            if self.num_records.is_multiple_of(RECORDS_PER_PLACE) && (self.is_plain || self.num_records == 0)
+            {
+                self.places.push(place);
+            }
+            self.num_records += 1;
+        }
+    }
+
+    fn is_labelled(&self) -> bool {
+        self.roles.contains(&Role::Label)
+    }
+}
+
+impl Source for DelimitedSource {
+    fn schema(&self) -> &DataSchema {
+        &self.schema
+    }
+
+    fn num_samples(&self) -> Option<u64> {
+        self.starts.last().copied()
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.stored_bytes).sum()
+    }
+
+    fn is_random(&self) -> bool {
+        self.files.iter().all(|file| file.is_plain)
+    }
+
+    fn read(&self, ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
+        Ok(Box::new(DelimitedStream {
+            columns: Arc::clone(&self.columns),
+            schema: self.schema.clone(),
+            files: Arc::clone(&self.files),
+            pieces: Box::new(cut(ranges, Arc::clone(&self.starts))),
+            now: None,
+            open: None,
+            record: csv::ByteRecord::new(),
+        }))
+    }
+}
+
+struct DelimitedStream {
+    columns: Arc<NamedColumns>,
+    schema: DataSchema,
+    files: Arc<[OneFile]>,
+    pieces: Box<dyn Iterator<Item = (usize, Range<u64>)> + Send>,
+    now: Option<(usize, Range<u64>)>,
+    open: Option<OpenFile>,
+    record: csv::ByteRecord,
+}
+
+/// A file, and the record that comes next.
+struct OpenFile {
+    index: usize,
+    reader: Records,
+    next: u64,
+}
+
+enum Records {
+    Plain(csv::Reader<BufReader<File>>),
+    Compressed(csv::Reader<TextFile>),
+}
+
+impl Records {
+    fn next(&mut self, record: &mut csv::ByteRecord) -> csv::Result<bool> {
+        match self {
+            Self::Plain(reader) => reader.read_byte_record(record),
+            Self::Compressed(reader) => reader.read_byte_record(record),
+        }
+    }
+}
+
+impl DelimitedStream {
+    /// Goes to record `wanted` of file `index`.
+    fn go_to(&mut self, index: usize, wanted: u64) -> Result<()> {
+        let file = &self.files[index];
+        let open_error = |source| ReaderError::Open { file: file.path.clone(), source };
+        let near = |open: &OpenFile| {
+            open.index == index
+                && open.next <= wanted
+                && (!file.is_plain || wanted - open.next < RECORDS_PER_PLACE)
+        };
+        let mut open = match self.open.take().filter(near) {
+            Some(open) => open,
+            None if file.is_plain => {
+                let handle = File::open(&file.path).map_err(open_error)?;
+                let mut reader = reader_of(BufReader::new(handle), file.separator);
+                reader.byte_headers().map_err(|error| bad_record(&file.path, error))?;
+                let place = (wanted / RECORDS_PER_PLACE) as usize;
+                let sought = reader.seek(file.places[place].clone());
+                sought.map_err(|error| bad_record(&file.path, error))?;
+                OpenFile { index, reader: Records::Plain(reader), next: place as u64 * RECORDS_PER_PLACE }
+            }
+            None => {
+                let mut reader = reader_of(TextFile::open(&file.path)?, file.separator);
+                reader.byte_headers().map_err(|error| bad_record(&file.path, error))?;
+                OpenFile { index, reader: Records::Compressed(reader), next: 0 }
+            }
+        };
+        while open.next < wanted {
+            read_record(&mut open, file, &mut self.record)?;
+        }
+        self.open = Some(open);
+        Ok(())
+    }
+
+    /// Files are what they were when their records were found.
+    fn check_sizes(&self) -> Result<()> {
+        for file in self.files.iter() {
+            let found = TextFile::stored_bytes_of(&file.path)?;
+            if found != file.stored_bytes {
+                let message = format!(
+                    "it has changed while it was read: expected {} bytes, found {found}",
+                    file.stored_bytes
+                );
+                return Err(ReaderError::Format { file: file.path.clone(), message });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_record(open: &mut OpenFile, file: &OneFile, record: &mut csv::ByteRecord) -> Result<()> {
+    if !open.reader.next(record).map_err(|error| bad_record(&file.path, error))? {
+        let message = format!(
+            "it has changed while it was read: expected {} records, found {}",
+            file.num_records, open.next
+        );
+        return Err(ReaderError::Format { file: file.path.clone(), message });
+    }
+    open.next += 1;
+    Ok(())
+}
+
+impl SampleStream for DelimitedStream {
+    fn next(&mut self, samples: &mut Samples) -> Result<bool> {
+        let Some((index, records)) = self.now.take().or_else(|| self.pieces.next()) else {
+            return self.check_sizes().map(|()| false);
+        };
+        let end = records.end.min(records.start + SAMPLES_AT_A_TIME);
+        if end < records.end {
+            self.now = Some((index, end..records.end));
+        }
+        samples.clear(&self.schema);
+        self.go_to(index, records.start)?;
+        let file = &self.files[index];
+        let Some(open) = &mut self.open else { return Ok(false) };
+        for _ in records.start..end {
+            read_record(open, file, &mut self.record)?;
+            let pushed = push_fields(self.record.iter(), &file.roles, &self.columns, samples);
+            pushed.map_err(|(column, (expected, found))| {
+                let line = self.record.position().map_or(0, csv::Position::line);
+                let message = format!(
+                    "line {line}, column `{}` ({}): expected {expected}, found \"{found}\"",
+                    file.header[column],
+                    match file.roles[column] {
+                        Role::Label => "label",
+                        Role::Dense(_) => "dense",
+                        _ => "categorical",
+                    }
+                );
+                ReaderError::Format { file: file.path.clone(), message }
+            })?;
+        }
+        Ok(true)
+    }
+
+    fn description(&self) -> String {
+        "records of text through the page cache".to_owned()
+    }
+}
+
+/// Writes one file, with commas or, where its name ends in `.tsv`, tabs.
+pub struct DelimitedSink {
+    path: PathBuf,
+    writer: csv::Writer<Aside>,
+    schema: DataSchema,
+    num_samples: u64,
+}
+
+/// What is between the values of a list.
+const LIST_SEPARATOR: &str = "|";
+
+impl DelimitedSink {
+    /// Creates the file and writes its header.
+    ///
+    /// # Errors
+    /// [`ReaderError::Write`].
+    pub fn create(path: &Path, schema: &DataSchema) -> Result<Self> {
+        let separator = if path.extension().is_some_and(|end| end == "tsv") { b'\t' } else { b',' };
+        let aside = Aside::create(path)?;
+        let writer = csv::WriterBuilder::new().delimiter(separator).from_writer(aside);
+        let mut sink = Self { path: path.to_owned(), writer, schema: schema.clone(), num_samples: 0 };
+        let names = schema.labelled.then_some("label").into_iter();
+        let names = names.chain(schema.dense.iter().map(String::as_str));
+        let names: Vec<_> = names.chain(schema.sparse.iter().map(|column| &*column.name)).collect();
+        sink.writer.write_record(names).map_err(|error| sink.error(error))?;
+        Ok(sink)
+    }
+
+    fn error(&self, error: csv::Error) -> ReaderError {
+        ReaderError::Write { file: self.path.clone(), source: error.into() }
+    }
+
+    fn fields(&self, samples: &Samples, index: usize, fields: &mut Vec<String>) -> Result<()> {
+        fields.clear();
+        if self.schema.labelled {
+            fields.push((samples.labels[index] as u8).to_string());
+        }
+        let width = self.schema.dense.len();
+        let dense = index * width..(index + 1) * width;
+        match &samples.dense {
+            DenseValues::Integers(values) => fields.extend(values[dense].iter().map(|&value| match value {
+                MISSING_DENSE => String::new(),
+                value => value.to_string(),
+            })),
+            // The shortest text that reads back to the same bits.
+            DenseValues::Numbers(values) => fields.extend(values[dense].iter().map(f32::to_string)),
+        }
+        for (bags, column) in samples.sparse.iter().zip(&self.schema.sparse) {
+            let ids = bags.of(index, column.hotness);
+            if column.hotness != Hotness::Fixed(1) && ids.contains(&MISSING_ID) {
+                let message = format!(
+                    "sample {}, column {}: a list cannot hold a missing id",
+                    self.num_samples, column.name
+                );
+                return Err(ReaderError::Format { file: self.path.clone(), message });
+            }
+            let texts: Vec<_> =
+                ids.iter().map(|&id| if id == MISSING_ID { String::new() } else { id.to_string() }).collect();
+            fields.push(texts.join(LIST_SEPARATOR));
+        }
+        Ok(())
+    }
+}
+
+impl Sink for DelimitedSink {
+    fn write(&mut self, samples: &Samples) -> Result<()> {
+        let mut fields = Vec::new();
+        for index in 0..samples.num_samples {
+            self.fields(samples, index, &mut fields)?;
+            self.writer.write_record(&fields).map_err(|error| self.error(error))?;
+            self.num_samples += 1;
+        }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Vec<PathBuf>> {
+        let path = self.path;
+        let aside = self.writer.into_inner();
+        let aside =
+            aside.map_err(|error| ReaderError::Write { file: path.clone(), source: error.into_error() })?;
+        aside.finish()?;
+        Ok(vec![path])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+use super::*;
+
+use crate::DenseTransform;
+use crate::formats::named::{DenseReading, id_of_text};
+use crate::io::testing::write;
+use crate::samples::SparseColumn;
+
+fn columns(dense: &[&str], sparse: &[(&str, Hotness)], ignored: &[&str]) -> NamedColumns {
+    NamedColumns {
+        label: Some("clicked".to_owned()),
+        dense: dense.iter().map(|&name| name.to_owned()).collect(),
+        dense_reading: DenseReading::Raw(DenseTransform::LnPlus1),
+        sparse: sparse
+            .iter()
+            .map(|&(name, hotness)| SparseColumn { name: name.to_owned(), hotness })
+            .collect(),
+        list_separator: b'|',
+        ignored: ignored.iter().map(|&name| name.to_owned()).collect(),
+    }
+}
+
+const ONE: Hotness = Hotness::Fixed(1);
+
+fn films() -> NamedColumns {
+    columns(&["price"], &[("film", ONE), ("genres", Hotness::Varying)], &["session"])
+}
+
+fn all(source: &dyn Source, ranges: Vec<Range<u64>>) -> Result<Samples> {
+    let mut stream = source.read(Box::new(ranges.into_iter()), &DiskOptions::default())?;
+    let (mut all, mut some) = (Samples::default(), Samples::default());
+    all.clear(source.schema());
+    while stream.next(&mut some)? {
+        all.extend_from(&some, 0..some.num_samples, source.schema());
+    }
+    Ok(all)
+}
+
+fn read(text: &str, columns: &NamedColumns) -> Result<Samples> {
+    let folder = tempfile::tempdir().unwrap();
+    let source = DelimitedSource::open(&[write(folder.path(), "a.csv", text.as_bytes())], columns)?;
+    all(&source, vec![0..source.num_samples().unwrap()])
+}
+
+#[test]
+fn quoted_fields_lists_gaps_and_long_ids_are_read_as_they_are_meant() {
+    let text = "genres,session,clicked,price,film\r\n\
+                drama|war,18446744073709551616,1,0,7\r\n\
+                \"\",12345678901234567890,0,,\"a \"\"film\"\", long\"\r\n\
+                \"drama\",3,0,1.5e1,18446744073709551615\r\n";
+    let samples = read(text, &films()).unwrap();
+    assert_eq!((samples.num_samples, &samples.labels[..]), (3, &[1.0, 0.0, 0.0][..]));
+    assert_eq!(samples.dense, DenseValues::Numbers(vec![0.0, 0.0, 16_f64.ln() as f32]));
+    assert_eq!(samples.sparse[0].ids, [7, id_of_text(b"a \"film\", long"), u64::MAX]);
+    assert_eq!(samples.sparse[1].offsets, [0, 2, 2, 3]);
+    let drama = id_of_text(b"drama");
+    assert_eq!(samples.sparse[1].ids, [drama, id_of_text(b"war"), drama]);
+    assert!(drama >> 63 == 1, "words and small numbers never meet");
+}
+
+#[test]
+fn ids_of_text_are_numbers_where_they_can_be_written_back() {
+    for (text, id) in [("0", 0), ("42", 42), ("9999999999", 9_999_999_999)] {
+        assert_eq!(id_of_text(text.as_bytes()), id);
+    }
+    // Other spellings are words, and so is the number that means a missing value.
+    for text in ["007", "+1", "-1", "1.0", "4294967296", "18446744073709551616", ""] {
+        assert!(id_of_text(text.as_bytes()) >> 63 == 1, "{text}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_with_line_and_column() {
+    let header = "clicked,price,film,genres,session\n";
+    let refused = |rows: &str| read(&format!("{header}{rows}"), &films()).unwrap_err().to_string();
+    for (rows, words) in [
+        (
+            "1,2,3,a,4\nyes,2,3,a,4\n",
+            "a.csv: line 3, column `clicked` (label): expected 0 or 1, found \"yes\"",
+        ),
+        ("1,cheap,3,a,4\n", "line 2, column `price` (dense): expected a number, found \"cheap\""),
+        ("1,nan,3,a,4\n", "expected a number, found \"nan\""),
+        ("1,2,3,a,4\n1,2,3,\"a\nb\",4\n1,2,3,4\n", "line 5: expected 5 fields as in the header, found 4"),
+    ] {
+        let message = refused(rows);
+        assert!(message.contains(words), "{message}");
+    }
+    let mapping = |change: fn(&mut NamedColumns)| {
+        let mut columns = films();
+        change(&mut columns);
+        read(&format!("{header}1,2,3,a,4\n"), &columns).unwrap_err().to_string()
+    };
+    let message = mapping(|columns| columns.sparse[0].name = "movie".to_owned());
+    assert!(message.contains("expected a column `movie`, found `clicked`, `price`, `film`"), "{message}");
+    let message = mapping(|columns| columns.ignored.clear());
+    assert!(message.contains("column `session` has no place"), "{message}");
+    let message = mapping(|columns| columns.sparse[1].hotness = Hotness::Fixed(2));
+    assert!(message.contains("column `genres` (categorical): expected as many values"), "{message}");
+    let message = read("clicked,film,film\n1,2,3\n", &columns(&[], &[("film", ONE)], &[])).unwrap_err();
+    assert!(message.to_string().contains("column `film` is there 2 times"), "{message}");
+}
+
+#[test]
+fn samples_come_in_any_order_from_plain_files_and_from_front_to_back_from_compressed_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: Vec<String> = (0..5000).map(|row| format!("{},{},\"{row}\nx\"", row % 2, row * 3)).collect();
+    let text = format!("clicked,film,session\n{}\n", rows.join("\n"));
+    let columns = columns(&[], &[("film", ONE)], &["*"]);
+    let plain = write(folder.path(), "a.csv", text.as_bytes());
+    let packed = {
+        use std::io::Write;
+        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        out.write_all(text.as_bytes()).unwrap();
+        write(folder.path(), "a.csv.gz", &out.finish().unwrap())
+    };
+    let ranges = vec![4990..5003, 10..20, 0..1, 19..3000];
+    let expected: Vec<u64> = ranges.iter().cloned().flatten().map(|row: u64| row % 5000 * 3).collect();
+    for (paths, is_random) in [(vec![plain.clone(), plain.clone()], true), (vec![plain, packed], false)] {
+        let source = DelimitedSource::open(&paths, &columns).unwrap();
+        assert_eq!((source.num_samples(), source.is_random()), (Some(10_000), is_random));
+        assert_eq!(all(&source, ranges.clone()).unwrap().sparse[0].ids, expected);
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("clicked,film\n{}", "1,2\n".repeat(300));
+    let path = write(folder.path(), "a.csv", text.as_bytes());
+    let columns = columns(&[], &[("film", ONE)], &[]);
+    for changed in [format!("{text}0,3\n"), text[..text.len() - 40].to_owned()] {
+        std::fs::write(&path, &text).unwrap();
+        let source = DelimitedSource::open(std::slice::from_ref(&path), &columns).unwrap();
+        std::fs::write(&path, changed).unwrap();
+        let message = all(&source, vec![0..300, 0..10]).unwrap_err().to_string();
+        assert!(message.contains("a.csv: it has changed while it was read: expected"), "{message}");
+    }
+}

@@ -1,0 +1,264 @@
+//! Files whose columns have names: which of them are label, dense, categorical, ignored, and what their values mean.
+
+use std::path::Path;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::criteo::parse::MISSING_DENSE;
+use crate::error::{ReaderError, Result};
+use crate::hashing::MISSING_ID;
+use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, IdBags, Samples, SparseColumn};
+use crate::transform::DenseTransform;
+
+/// What the numbers of dense columns are, and what becomes of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenseReading {
+    /// Integers of 32 bits, kept as they are.
+    Integers,
+    /// Numbers that have gone through this transform already.
+    Transformed(DenseTransform),
+    /// Numbers that go through it now.
+    Raw(DenseTransform),
+}
+
+/// Which columns of a file are what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedColumns {
+    /// The column that holds 0 or 1. Samples of a file without it have no labels.
+    pub label: Option<String>,
+    /// Dense columns, in order.
+    pub dense: Vec<String>,
+    /// What is in them.
+    pub dense_reading: DenseReading,
+    /// Categorical columns, in the order of their tables; those with other than one value are lists.
+    pub sparse: Vec<SparseColumn>,
+    /// What is between the values of a list in text.
+    pub list_separator: u8,
+    /// Columns that are not used; `*`: all that have no other place.
+    pub ignored: Vec<String>,
+}
+
+/// What a column of a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The label.
+    Label,
+    /// The dense column of this index.
+    Dense(usize),
+    /// The categorical column of this index.
+    Sparse(usize),
+    /// Nothing that is used.
+    Ignored,
+}
+
+impl NamedColumns {
+    /// The columns of a file as [`DataSchema::numbered`] names them: `label`, `I1…`, `C1…`, or as split data does,
+    /// `num_0…`, `cat_0…`; other names are found to have no place.
+    pub fn by_convention(header: &[String], dense_reading: DenseReading, hotness: &[Hotness]) -> Self {
+        let is_numbered = |name: &&String, prefixes: [&str; 2]| {
+            let number = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or_default();
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        let named = |prefixes| header.iter().filter(move |name| is_numbered(name, prefixes)).cloned();
+        let sparse = named(["C", "cat_"]).enumerate();
+        Self {
+            label: header.iter().find(|name| *name == "label").cloned(),
+            dense: named(["I", "num_"]).collect(),
+            dense_reading,
+            sparse: sparse
+                .map(|(column, name)| SparseColumn {
+                    name,
+                    hotness: hotness.get(column).copied().unwrap_or(Hotness::Fixed(1)),
+                })
+                .collect(),
+            list_separator: b'|',
+            ignored: Vec::new(),
+        }
+    }
+
+    /// The samples' columns.
+    pub fn schema(&self, labelled: bool) -> DataSchema {
+        DataSchema {
+            labelled,
+            dense: self.dense.clone(),
+            dense_kind: match self.dense_reading {
+                DenseReading::Integers => DenseKind::Integers,
+                DenseReading::Transformed(transform) | DenseReading::Raw(transform) => {
+                    DenseKind::Transformed(transform)
+                }
+            },
+            sparse: self.sparse.clone(),
+        }
+    }
+
+    /// What the columns of `header` are.
+    ///
+    /// # Errors
+    /// [`ReaderError::Format`] for a column that is missing, there twice, or has no place.
+    pub fn roles(&self, header: &[String], file: &Path) -> Result<Vec<Role>> {
+        let bad = |message: String| ReaderError::Format { file: file.into(), message };
+        if self.dense_reading == DenseReading::Raw(DenseTransform::FileMinimum) && !self.dense.is_empty() {
+            return Err(bad(
+                "dense transform file-minimum: expected another one, this format has no minimum".to_owned(),
+            ));
+        }
+        let dense = self.dense.iter().enumerate().map(|(index, name)| (name, Role::Dense(index)));
+        let sparse =
+            self.sparse.iter().enumerate().map(|(index, column)| (&column.name, Role::Sparse(index)));
+        let label = self.label.iter().map(|name| (name, Role::Label));
+        let places: Vec<_> = label.chain(dense).chain(sparse).collect();
+        for (name, role) in &places {
+            match header.iter().filter(|column| column == name).count() {
+                1 => {}
+                0 if *role == Role::Label => {}
+                0 => {
+                    let found = header.join("`, `");
+                    return Err(bad(format!("header: expected a column `{name}`, found `{found}`")));
+                }
+                count => return Err(bad(format!("header: column `{name}` is there {count} times"))),
+            }
+        }
+        let role = |name: &String| {
+            let place = places.iter().find(|(column, _)| *column == name).map(|(_, role)| *role);
+            let ignored = self.ignored.iter().any(|column| column == name || column == "*");
+            place.or(ignored.then_some(Role::Ignored)).ok_or_else(|| {
+                bad(format!(
+                    "header: column `{name}` has no place: name it as label, dense or categorical, or ignore it"
+                ))
+            })
+        };
+        header.iter().map(role).collect()
+    }
+}
+
+/// The id that text stands for: a whole number below 2⁶⁴ without leading zeros is that number (but 2³², which means a missing
+/// value), anything else its XXH3-64 with the highest bit set.
+pub fn id_of_text(text: &[u8]) -> u64 {
+    let is_number =
+        !text.is_empty() && text.iter().all(u8::is_ascii_digit) && (text[0] != b'0' || text.len() == 1);
+    let number = std::str::from_utf8(text).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
+    number.filter(|id| *id != MISSING_ID).unwrap_or_else(|| xxh3_64(text) | 1 << 63)
+}
+
+/// A number as the model sees it.
+pub fn transformed(number: f64, transform: DenseTransform) -> f32 {
+    match transform {
+        DenseTransform::LnPlus1 => (number.max(0.0) + 1.0).ln() as f32,
+        DenseTransform::LnPlus3 => (number.max(-2.0) + 3.0).ln() as f32,
+        // The file's minimum has been refused before.
+        DenseTransform::Identity | DenseTransform::FileMinimum => number as f32,
+    }
+}
+
+/// What is wrong with a field: expected, found.
+pub type Fault = (&'static str, String);
+
+fn fault(expected: &'static str, found: &[u8]) -> Fault {
+    let shown: String = String::from_utf8_lossy(found).chars().take(40).collect();
+    (expected, shown)
+}
+
+/// A field of text as a label.
+///
+/// # Errors
+/// What was expected.
+pub fn label(field: &[u8]) -> std::result::Result<f32, Fault> {
+    match field {
+        b"0" | b"0.0" => Ok(0.0),
+        b"1" | b"1.0" => Ok(1.0),
+        _ => Err(fault("0 or 1", field)),
+    }
+}
+
+/// A field of text as a number; an empty one is missing.
+///
+/// # Errors
+/// What was expected.
+pub fn push_dense(
+    field: &[u8],
+    reading: DenseReading,
+    to: &mut DenseValues,
+) -> std::result::Result<(), Fault> {
+    let text = std::str::from_utf8(field).unwrap_or("?");
+    match (reading, to) {
+        (DenseReading::Integers, DenseValues::Integers(to)) => {
+            let parsed = || text.parse().ok().filter(|integer| *integer != MISSING_DENSE);
+            let parsed = if field.is_empty() { Some(MISSING_DENSE) } else { parsed() };
+            to.push(parsed.ok_or_else(|| fault("an integer of 32 bits", field))?);
+        }
+        (_, DenseValues::Numbers(to)) => {
+            let text = if field.is_empty() { "0" } else { text };
+            let number = match reading {
+                DenseReading::Raw(transform) if transform != DenseTransform::Identity => {
+                    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+                    number.map(|number| transformed(number, transform))
+                }
+                // Rounded once.
+                _ => text.parse::<f32>().ok(),
+            };
+            let number = number.filter(|number| number.is_finite());
+            to.push(number.ok_or_else(|| fault("a number", field))?);
+        }
+        (_, DenseValues::Integers(_)) => unreachable!("samples are cleared by the schema of the reading"),
+    }
+    Ok(())
+}
+
+/// A field of text as the ids of a sample; an empty one is a missing value, or an empty list.
+///
+/// # Errors
+/// What was expected.
+pub fn push_ids(
+    field: &[u8],
+    hotness: Hotness,
+    separator: u8,
+    to: &mut IdBags,
+) -> std::result::Result<(), Fault> {
+    if hotness == Hotness::Fixed(1) {
+        to.ids.push(if field.is_empty() { MISSING_ID } else { id_of_text(field) });
+        return Ok(());
+    }
+    let before = to.ids.len();
+    if !field.is_empty() {
+        to.ids.extend(field.split(|&byte| byte == separator).map(|value| id_of_text(value.trim_ascii())));
+    }
+    match hotness {
+        Hotness::Varying => to.offsets.push(to.ids.len() as u32),
+        Hotness::Fixed(count) if to.ids.len() - before == count as usize => {}
+        Hotness::Fixed(_) => return Err(fault("as many values as in every sample", field)),
+    }
+    Ok(())
+}
+
+/// Adds the fields of one sample; the error is the column and what is wrong there.
+pub(super) fn push_fields<'a>(
+    fields: impl Iterator<Item = &'a [u8]>,
+    roles: &[Role],
+    columns: &NamedColumns,
+    samples: &mut Samples,
+) -> std::result::Result<(), (usize, Fault)> {
+    // Dense numbers have the model's order, which need not be the file's.
+    let mut in_order: Vec<&[u8]> = vec![&[]; columns.dense.len()];
+    for (index, (field, role)) in fields.zip(roles).enumerate() {
+        let field = field.trim_ascii();
+        let done = match *role {
+            Role::Ignored => Ok(()),
+            Role::Label => label(field).map(|label| samples.labels.push(label)),
+            Role::Dense(column) => {
+                in_order[column] = field;
+                Ok(())
+            }
+            Role::Sparse(column) => {
+                let hotness = columns.sparse[column].hotness;
+                push_ids(field, hotness, columns.list_separator, &mut samples.sparse[column])
+            }
+        };
+        done.map_err(|fault| (index, fault))?;
+    }
+    for (column, field) in in_order.into_iter().enumerate() {
+        let index = || roles.iter().position(|role| *role == Role::Dense(column)).unwrap_or(0);
+        push_dense(field, columns.dense_reading, &mut samples.dense).map_err(|fault| (index(), fault))?;
+    }
+    samples.num_samples += 1;
+    Ok(())
+}

@@ -1,0 +1,16 @@
+//! Parquet: columns by name ([`NamedColumns`](super::named::NamedColumns)), integers, numbers, words and lists.
+//!
+//! Files that we write carry their [`DataSchema`](crate::samples::DataSchema) as JSON under `headlong.schema` and need nothing said of
+//! them. Samples come from front to back: a page holds thousands of them, and is decoded whole.
+
+mod read;
+mod write;
+
+pub use read::{ParquetSource, is_parquet};
+pub use write::ParquetSink;
+
+/// The key of the file's metadata that holds the schema.
+const SCHEMA_KEY: &str = "headlong.schema";
+
+#[cfg(test)]
+mod tests;
