@@ -302,7 +302,7 @@ fn route(model: &Model, stream: &Stream, _: &Call<'_>, slot: &BatchSlot) -> Resu
     } else {
         model.tables.route(stream, &ids, model.block_len_of_step(slot), &mut route)
     };
-    routed.map_err(|error| failed("the ids of a batch cannot be routed", error))
+    routed.map_err(|error| failed(UNROUTABLE, error))
 }
 
 /// Ranks ask owners for rows. Where every rank holds the ids of the whole batch, nobody needs to ask.
@@ -344,6 +344,10 @@ fn accept(model: &Model, stream: &Stream, slot: &BatchSlot) -> Result<()> {
     };
     accepted.map_err(|error| failed("the rows that ranks ask for cannot be found", error))
 }
+
+/// Room for the ids of a batch is what the configuration says.
+const UNROUTABLE: &str =
+    "the ids of a batch cannot be routed: room is planned by tables.max_ids_per_sample and data.hotness";
 
 fn bottom_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let (first, count) = call.samples();

@@ -53,9 +53,10 @@ pub enum Role {
 
 impl NamedColumns {
     /// The columns of a file as [`DataSchema::numbered`] names them: `label`, `I1…`, `C1…`, or as split data does,
-    /// `num_0…`, `cat_0…`; other names are found to have no place.
+    /// `num_0…`, `cat_0.bin…`; other names are found to have no place.
     pub fn by_convention(header: &[String], dense_reading: DenseReading, hotness: &[Hotness]) -> Self {
         let is_numbered = |name: &&String, prefixes: [&str; 2]| {
+            let name = name.trim_end_matches(".bin");
             let number = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or_default();
             !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
         };
