@@ -7,10 +7,13 @@
 //!
 //! [`crate::make`] builds one from files; `docs/formats.md` describes the stored form.
 
+mod counted;
 mod counts;
 mod format;
 mod runs;
 mod slots;
+
+use std::collections::HashMap;
 
 use headlong_device::vector::prefetch;
 use serde::{Deserialize, Serialize};
@@ -88,7 +91,7 @@ impl Dictionary {
     /// A dictionary of these columns.
     ///
     /// # Panics
-    /// If a column lists an id twice, one above [`MISSING_ID`], or more than [`MAX_DICTIONARY_ROWS`] allow.
+    /// If a column lists an id twice, or more than [`MAX_DICTIONARY_ROWS`] allow.
     pub fn new(rule: DictionaryRule, files: Vec<CountedFile>, columns: Vec<DictionaryColumn>) -> Self {
         let tables = columns.iter().map(|column| RowTable::new(&column.ids)).collect();
         let fingerprint = fingerprint(&columns);
@@ -131,6 +134,15 @@ impl RowLookup for Dictionary {
         self.tables[column].row(id)
     }
 
+    fn wide_row(&self, column: usize, id: u64) -> u64 {
+        let table = &self.tables[column];
+        match u32::try_from(id) {
+            Ok(id) => table.row(Some(id)),
+            Err(_) if id == MISSING_ID => table.row(None),
+            Err(_) => table.wide.get(&id).copied().unwrap_or(0),
+        }
+    }
+
     fn look_up_column(&self, ids: ColumnIds<'_>, rows: &mut [u64]) {
         let table = &self.tables[ids.column];
         for (index, row) in rows.iter_mut().enumerate() {
@@ -161,12 +173,15 @@ struct RowTable {
     slots: Vec<u64>,
     /// The row of a missing value.
     missing_row: u64,
+    /// Rows of ids beyond 32 bits, which text of Criteo's does not have.
+    wide: HashMap<u64, u64>,
 }
 
 impl RowTable {
     fn new(ids: &[u64]) -> Self {
         assert!((ids.len() as u64) < MAX_DICTIONARY_ROWS, "a dictionary's rows should fit 32 bits");
-        let mut table = Self { slots: vec![0; (2 * ids.len()).next_power_of_two().max(2)], missing_row: 0 };
+        let slots = vec![0; (2 * ids.len()).next_power_of_two().max(2)];
+        let mut table = Self { slots, missing_row: 0, wide: HashMap::new() };
         for (index, &id) in ids.iter().enumerate() {
             let row = index as u64 + 1;
             if id == MISSING_ID {
@@ -174,7 +189,10 @@ impl RowTable {
                 table.missing_row = row;
                 continue;
             }
-            let id = u32::try_from(id).expect("a dictionary's ids are 32-bit values or missing");
+            let Ok(id) = u32::try_from(id) else {
+                assert!(table.wide.insert(id, row).is_none(), "the id {id} should have one row");
+                continue;
+            };
             let slot = slot_of(&table.slots, id);
             assert_eq!(table.slots[slot], 0, "the id {id:08x} should have one row");
             table.slots[slot] = (row << 32) | u64::from(id);

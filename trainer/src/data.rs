@@ -223,7 +223,10 @@ fn order(config: &Config) -> Order {
 }
 
 /// Opens `files` as samples of any format.
-fn open_source(config: &Config, files: &[PathBuf], threads: usize) -> Result<Box<dyn Source>> {
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn open_source(config: &Config, files: &[PathBuf], threads: usize) -> Result<Box<dyn Source>> {
     let data = &config.data;
     let transform = dense_transform(config);
     let hotness = match &data.hotness[..] {

@@ -2,14 +2,15 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
-use crate::data::{block_options, failed};
+use crate::data::{self, block_options, failed};
 use crate::error::{Error, Result};
 use crate::report::{Reporter, count, duration};
 use crate::session::DICTIONARY_BLOB;
 use headlong_device::pool::Pool;
 use headlong_reader::IdMapper;
-use headlong_reader::dictionary::{DICTIONARY_FILE, Dictionary, DictionaryRule};
-use headlong_reader::make::{MakeOptions, MakeReport, make_dictionary};
+use headlong_reader::dictionary::{CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule};
+use headlong_reader::formats::Format;
+use headlong_reader::make::{MakeOptions, make_dictionary};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,15 +65,16 @@ impl RunDictionary {
             files.len(),
             folder.display()
         ));
-        let report = build(config, files, &folder, threads, rule)?;
-        let rows = report.dictionary.rows().iter().sum::<u64>();
+        let (file, samples) = build(config, files, &folder, threads, rule)?;
+        let built = Self { counted_rows: Some(samples), ..Self::load(&file)? };
+        let rows = built.table_rows().iter().sum::<u64>();
         let took = duration(started.elapsed().as_secs_f64());
         reporter.note(&format!(
             "dictionary of {} rows from {} samples in {took}",
             count(rows),
-            count(report.rows)
+            count(samples)
         ));
-        Ok(Self { counted_rows: Some(report.rows), ..Self::load(&report.file)? })
+        Ok(built)
     }
 
     fn left_by_an_earlier_run(folder: &Path, rule: DictionaryRule, files: &[PathBuf]) -> Option<Self> {
@@ -142,10 +144,26 @@ fn build(
     folder: &Path,
     threads: usize,
     rule: DictionaryRule,
-) -> Result<MakeReport> {
+) -> Result<(PathBuf, u64)> {
+    let failed_to_build = |error| failed("the dictionary cannot be built", error);
+    if data::format_of(config, files)? != Format::Criteo {
+        let source = data::open_source(config, files, threads)?;
+        let counted = |path: &PathBuf| CountedFile {
+            path: path.display().to_string(),
+            bytes: std::fs::metadata(path).map_or(0, |data| data.len()),
+            rows: 0,
+            skipped: 0,
+        };
+        let dictionary = Dictionary::count(&*source, rule, files.iter().map(counted).collect());
+        let dictionary = dictionary.map_err(failed_to_build)?;
+        std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        let file = folder.join(DICTIONARY_FILE);
+        dictionary.save(&file).map_err(failed_to_build)?;
+        return Ok((file, dictionary.files().iter().map(|file| file.rows).sum()));
+    }
     let blocks = block_options(config, true, threads);
     let options =
         MakeOptions { schema: blocks.schema, on_bad_row: blocks.on_bad_row, rule, ..MakeOptions::default() };
-    make_dictionary(files, folder, &options, &Pool::new(threads), &mut |_| {})
-        .map_err(|error| failed("the dictionary cannot be built", error))
+    let report = make_dictionary(files, folder, &options, &Pool::new(threads), &mut |_| {});
+    report.map(|report| (report.file, report.rows)).map_err(failed_to_build)
 }

@@ -10,7 +10,6 @@ use xxhash_rust::xxh3::Xxh3Default;
 use super::{CountedFile, Dictionary, DictionaryColumn, DictionaryRule, MAX_DICTIONARY_ROWS};
 use crate::aside::write_file_aside;
 use crate::error::{ReaderError, Result};
-use crate::hashing::MISSING_ID;
 
 /// The name of a dictionary in its folder.
 pub const DICTIONARY_FILE: &str = "dictionary.hld";
@@ -166,11 +165,8 @@ fn check_ids(columns: &[DictionaryColumn]) -> std::result::Result<(), String> {
     for (index, column) in columns.iter().enumerate() {
         let mut ids = column.ids.clone();
         ids.sort_unstable();
-        if ids.windows(2).any(|pair| pair[0] == pair[1]) || ids.last().is_some_and(|&id| id > MISSING_ID) {
-            return Err(format!(
-                "damaged dictionary: column C{} repeats an id or has one beyond 32 bits",
-                index + 1
-            ));
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(format!("damaged dictionary: column C{} repeats an id", index + 1));
         }
     }
     Ok(())

@@ -112,3 +112,34 @@ fn every_damaged_byte_and_every_length_is_an_error_that_names_the_file() {
     fs::remove_file(&path).unwrap();
     assert!(Dictionary::load(&path).unwrap_err().to_string().starts_with("cannot open"));
 }
+
+#[test]
+fn ids_of_any_width_counted_from_samples_have_rows_by_falling_count() {
+    use crate::formats::delimited::DelimitedSource;
+    use crate::formats::named::{DenseReading, NamedColumns, id_of_text};
+    use crate::samples::{Hotness, SparseColumn};
+    let folder = tempfile::tempdir().unwrap();
+    let text = "word,gaps\nwar,7\nlove,900000000000\nwar,900000000000\nrare,\nlove,\nwar,1\n";
+    let path = crate::io::testing::write(folder.path(), "a.csv", text.as_bytes());
+    let column = |name: &str| SparseColumn { name: name.to_owned(), hotness: Hotness::Fixed(1) };
+    let columns = NamedColumns {
+        label: None,
+        dense: Vec::new(),
+        dense_reading: DenseReading::Integers,
+        sparse: vec![column("word"), column("gaps")],
+        list_separator: b'|',
+        ignored: Vec::new(),
+    };
+    let source = DelimitedSource::open(&[path], &columns).unwrap();
+    let rule = DictionaryRule { min_count: 2, max_rows: None };
+    let dictionary = Dictionary::count(&source, rule, Vec::new()).unwrap();
+    let file = folder.path().join(DICTIONARY_FILE);
+    dictionary.save(&file).unwrap();
+    let dictionary = Dictionary::load(&file).unwrap();
+    assert_eq!(dictionary.rows(), [3, 3]);
+    let rows = |column: usize, ids: &[u64]| -> Vec<u64> {
+        ids.iter().map(|&id| dictionary.wide_row(column, id)).collect()
+    };
+    assert_eq!(rows(0, &[id_of_text(b"war"), id_of_text(b"love"), id_of_text(b"rare"), 3]), [1, 2, 0, 0]);
+    assert_eq!(rows(1, &[MISSING_ID, 900_000_000_000, 7, 1]), [1, 2, 0, 0]);
+}
