@@ -8,7 +8,7 @@ use headlong_comm::testing::run_ranks;
 use headlong_comm::{BetweenDevices, Blocks, CommError, DeviceCollectives, Rank, Topology};
 use headlong_device::Stream;
 use headlong_device::cuda::{DeviceMemory, DevicePtr, Event};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NODES: [&[usize]; 5] = [&[2, 2], &[4, 4], &[3, 1], &[1, 2, 1], &[3, 2]];
 
@@ -168,7 +168,9 @@ fn one_block_too_long(nodes: &[usize], way: BetweenDevices) -> Vec<(CommError, V
         let enqueued = collectives.all_to_all_v(&stream, blocks);
         let mut told = enqueued.and_then(|()| finish(&*collectives, &stream));
         // Ranks that have nothing to do with the block hear of it from the others.
+        let since = Instant::now();
         while told.is_ok() {
+            assert!(since.elapsed() < Duration::from_secs(20), "rank {rank} hears of no error");
             std::thread::sleep(Duration::from_millis(2));
             told = collectives.check();
         }

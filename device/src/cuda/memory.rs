@@ -92,8 +92,15 @@ impl DeviceMemory {
 
     /// Waits for the device, then copies bytes from the host to `offset`. For the host's part only: start, checkpoints, tests.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
-        assert!(offset + from.len() <= self.bytes, "bytes {offset}+{} of {}", from.len(), self.bytes);
         self.device.synchronize()?;
+        self.write_beside(offset, from)
+    }
+
+    /// Copies bytes from the host to `offset` at once, while other streams go on, even where one of them waits for these very
+    /// bytes. For words by which the host lets a device go on.
+    pub fn write_beside(&self, offset: usize, from: &[u8]) -> Result<()> {
+        assert!(offset + from.len() <= self.bytes, "bytes {offset}+{} of {}", from.len(), self.bytes);
+        self.device.bind()?;
         self.finish(from.len(), |stream, bytes| {
             // SAFETY: `from` is borrowed until the copy is done, in `finish`; the range was checked.
             unsafe {
