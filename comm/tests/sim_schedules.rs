@@ -75,18 +75,18 @@ fn the_printed_command_plays_the_case_again() {
     };
     let (case, found) = (0..100).find_map(find).expect("a failing seed");
     let command = case.command();
-    let words: Vec<&str> = command.split(' ').collect();
-    assert_eq!(words[0], "cargo");
-    // The tests' own build folder: nothing is built twice.
-    let target =
-        std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it lies in the build folder");
-    let output = Command::new(env!("CARGO"))
-        .args(&words[1..])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("CARGO_TARGET_DIR", target)
-        .env("CARGO_NET_OFFLINE", "true")
+    let (cargo, arguments) = command.split_once(" -- ").expect("cargo's words, then the example's");
+    assert!(
+        cargo.starts_with("cargo run --release ") && cargo.ends_with(" --example sim_replay"),
+        "{command}"
+    );
+    // The example that was built with this test; `cargo run` would build all dependencies again with this package's own features.
+    let program = std::env::current_exe().expect("this test is a program");
+    let example = program.parent().expect("it lies in a folder").with_file_name("examples/sim_replay");
+    let output = Command::new(&example)
+        .args(arguments.split(' '))
         .output()
-        .expect("cargo runs");
+        .unwrap_or_else(|error| panic!("{}: {error}", example.display()));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success(), "the case fails");
     assert!(text.contains(&format!("WRONG: {found}")), "{text}\n{}", String::from_utf8_lossy(&output.stderr));

@@ -4,11 +4,15 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+
+/// How long a command may run. No check takes a third of it; one that hangs is to fail by name, and the others to run.
+const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// What a finished child left behind.
 pub struct Finished {
@@ -41,9 +45,60 @@ pub fn written(command: &Command) -> String {
 
 /// Runs `command` with its output on ours; whether it succeeded.
 pub fn show(mut command: Command) -> Result<bool> {
-    println!("$ {}", written(&command));
-    let status = command.status().with_context(|| format!("starting `{}`", written(&command)))?;
+    let words = written(&command);
+    println!("$ {words}");
+    let mut child = command.spawn().with_context(|| format!("starting `{words}`"))?;
+    let _watch = Watch::over(&child, LIMIT);
+    let status = child.wait().with_context(|| format!("waiting for `{words}`"))?;
     Ok(status.success())
+}
+
+/// Ends a process and all its descendants when a limit has passed, unless dropped before.
+struct Watch {
+    done: mpsc::Sender<()>,
+}
+
+impl Watch {
+    fn over(child: &Child, limit: Duration) -> Self {
+        let (done, over) = mpsc::channel();
+        let id = child.id();
+        thread::spawn(move || {
+            if over.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+                println!("not done within {} s: ended, with all that it started", limit.as_secs());
+                end_with_descendants(id);
+            }
+        });
+        Self { done }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // The thread has ended where the limit has passed.
+        let _ = self.done.send(());
+    }
+}
+
+/// Kills a process and, before it, all below it, as `/proc` knows them: what it started holds our pipes open, too.
+fn end_with_descendants(id: u32) {
+    let mut family = vec![id];
+    let mut seen = 0;
+    while let Some(&parent) = family.get(seen) {
+        family.extend(children_of(parent));
+        seen += 1;
+    }
+    let mut kill = Command::new("kill");
+    kill.arg("-KILL").args(family.iter().rev().map(u32::to_string));
+    // One that has ended meanwhile makes `kill` complain and kill the others all the same.
+    let _ = kill.stderr(Stdio::null()).status();
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .collect()
 }
 
 /// Runs `command` and reads its output to the end; prints the lines that `shown` lets through.
@@ -54,6 +109,7 @@ pub fn read(mut command: Command, mut shown: impl FnMut(&str) -> bool) -> Result
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("starting `{}`", written(&command)))?;
+    let _watch = Watch::over(&child, LIMIT);
     let (sender, receiver) = mpsc::sync_channel(1024);
     let pipes: [Option<Box<dyn Read + Send>>; 2] = [
         child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>),
@@ -116,6 +172,7 @@ pub fn write_lines(path: &Path, lines: &[String]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     fn shell(script: &str) -> Command {
         command("sh", &["-c", script], Path::new("."))
@@ -135,6 +192,20 @@ mod tests {
         let finished = read(shell("cat; echo end"), |_| false).unwrap();
         assert!(finished.success);
         assert_eq!(finished.lines, ["end"]);
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended_with_what_it_started() {
+        let begun = Instant::now();
+        let mut child = shell("sleep 100 & echo $!; wait").stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        let _watch = Watch::over(&child, Duration::from_millis(50));
+        assert!(!child.wait().unwrap().success());
+        // The end of the pipe: nobody below holds it any longer.
+        assert_eq!(output.read_line(&mut line).unwrap(), 0);
+        assert!(begun.elapsed() < Duration::from_secs(50));
     }
 
     #[test]

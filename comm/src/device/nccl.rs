@@ -15,6 +15,11 @@ use nccl_rs::{
 };
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// For how long the transport may come to know who failed first, when NCCL only knows that a peer is gone. The transport's
+/// ranks tell each other before they leave.
+const CULPRIT_WITHIN: Duration = Duration::from_secs(1);
 
 /// What is sent to or received from one rank.
 #[derive(Debug, Clone, Copy)]
@@ -99,10 +104,27 @@ impl NcclCollectives {
             cuda.device(),
             self.device
         );
-        let enqueued = bind(cuda).and_then(|()| {
-            self.comm.group(|group| body(group, cuda.raw())).map_err(|error| error.to_string())
-        });
-        enqueued.or_else(|reason| self.end(operation, reason))
+        bind(cuda).or_else(|reason| self.end(operation, reason))?;
+        self.comm.group(|group| body(group, cuda.raw())).or_else(|error| self.end_by(operation, &error))
+    }
+
+    /// Ends the job with what NCCL says. Of a peer that is gone NCCL may name a rank that left because another had died:
+    /// the transport, which knows who was first, is given time to say so.
+    fn end_by(&self, operation: &str, error: &nccl_rs::Error) -> Result<()> {
+        let since = Instant::now();
+        while error.is_remote() && since.elapsed() < CULPRIT_WITHIN {
+            self.check_transport()?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.end(operation, error.to_string())
+    }
+
+    /// The job's first error, as far as this rank has heard of one.
+    fn check_transport(&self) -> Result<()> {
+        self.transport.check().inspect_err(|_| {
+            // The job has failed elsewhere: nothing here may wait for it any longer.
+            let _ = self.comm.abort();
+        })
     }
 
     /// Ends the job with this rank's reason, unless another was first; the job's first error.
@@ -193,12 +215,8 @@ impl DeviceCollectives for NcclCollectives {
     }
 
     fn check(&self) -> Result<()> {
-        if let Err(error) = self.transport.check() {
-            // The job has failed elsewhere: nothing here may wait for it any longer.
-            let _ = self.comm.abort();
-            return Err(error);
-        }
-        self.comm.check().or_else(|error| self.end("an exchange between devices", error.to_string()))
+        self.check_transport()?;
+        self.comm.check().or_else(|error| self.end_by("an exchange between devices", &error))
     }
 
     fn abort(&self, error: CommError) {
