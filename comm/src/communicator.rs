@@ -8,6 +8,7 @@ use crate::plan::Plan;
 use crate::scratch::{Lists, Memory, Scratch};
 use crate::topology::{Rank, Topology};
 use crate::transport::local::LocalTransport;
+use crate::transport::verbs::VerbsSettings;
 use crate::transport::verbs::nic::Provider;
 use crate::transport::{Expected, Incoming, Outgoing, StepId, Transport};
 use crate::views::Views;
@@ -25,8 +26,14 @@ pub struct Communicator {
     options: CommOptions,
     /// Algorithms of all-reduces, each from so many bytes on, as measured.
     measured: Vec<(u64, Algorithm)>,
-    cards: Option<Arc<dyn Provider>>,
+    cards: Option<Cards>,
     inner: Mutex<Inner>,
+}
+
+/// Network cards, and how they are used.
+pub(crate) struct Cards {
+    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) settings: VerbsSettings,
 }
 
 #[derive(Default)]
@@ -81,14 +88,14 @@ impl Communicator {
     }
 
     /// Gives this rank the network cards of its node: hierarchical collectives between devices use them between nodes. All ranks have
-    /// some, or none.
+    /// some, or none. Of several cards, the one nearest to the rank's device is used, unless `settings` name one.
     #[must_use]
-    pub fn with_cards(self, cards: Arc<dyn Provider>) -> Self {
-        Self { cards: Some(cards), ..self }
+    pub fn with_cards(self, provider: Arc<dyn Provider>, settings: VerbsSettings) -> Self {
+        Self { cards: Some(Cards { provider, settings }), ..self }
     }
 
     /// The network cards that this rank was given.
-    pub(crate) fn cards(&self) -> Option<&Arc<dyn Provider>> {
+    pub(crate) fn cards(&self) -> Option<&Cards> {
         self.cards.as_ref()
     }
 

@@ -55,7 +55,8 @@ impl Job {
             ..JoinOptions::new(launch, fingerprint(&config, &comm_options))
         };
         let control = rendezvous::join(&options).map_err(communication("the ranks did not come together"))?;
-        let cards = MachineVerbs::new(&control, verbs_settings(&config.comm.verbs));
+        let settings = verbs_settings(&config.comm.verbs);
+        let cards = MachineVerbs::new(&control, settings.clone());
         let wanted = wanted(config.run.transport);
         let chosen = choose(control, &ChooseOptions { wanted, network: Some(&cards) })
             .map_err(communication("the ranks have no common way"))?;
@@ -64,8 +65,12 @@ impl Job {
             cards.remarks().iter().for_each(|remark| eprintln!("{remark}"));
         }
         config.run.transport = carried_by(chosen.transport.name());
-        let communicator = Some(Communicator::new(chosen.transport, comm_options));
-        let mut job = Self { config, communicator };
+        let mut communicator = Communicator::new(chosen.transport, comm_options);
+        // Asked for by name, cards carry what devices of several nodes exchange, too; else NCCL does.
+        if let (Wanted::Verbs, Some(provider)) = (wanted, cards.provider()) {
+            communicator = communicator.with_cards(provider, settings);
+        }
+        let mut job = Self { config, communicator: Some(communicator) };
         // Machines differ; what their ranks decide must not.
         job.config.hybrid.max_replicated_bytes = job.as_rank_0(replicated_limit(&job.config))?;
         Ok(job)

@@ -11,6 +11,7 @@ use headlong::crew::{Crew, CrewOptions, comm_options, local_topology};
 use headlong::digest::weights_digest;
 use headlong::engine::StepRates;
 use headlong_comm::Communicator;
+use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::transport::verbs::fake::{Fabric, Weather};
 use headlong_device::cuda::CudaDevice;
 use headlong_device::cuda::testing::{device, driver_calls};
@@ -195,7 +196,7 @@ fn over_cards(fabric: &Arc<Fabric>) -> (Config, Vec<Communicator>) {
     let communicators = Communicator::local(&local_topology(&config), comm_options(&config)).into_iter();
     let communicators = communicators.map(|communicator| {
         let node = communicator.topology().node_of(communicator.rank());
-        communicator.with_cards(fabric.provider(node))
+        communicator.with_cards(fabric.provider(node), VerbsSettings::default())
     });
     let communicators = communicators.collect();
     (config, communicators)

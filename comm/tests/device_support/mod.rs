@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use headlong_comm::testing::{run_communicators, run_ranks_with};
+use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::transport::verbs::fake::Fabric;
 use headlong_comm::{AllToAll, BetweenDevices, CommOptions, Communicator, DeviceCollectives, Rank, Topology};
 use headlong_device::Stream;
@@ -72,7 +73,7 @@ pub fn on_rails<R: Send>(
     let topology = Topology::from_node_sizes(nodes);
     let communicators = Communicator::local(&topology, options).into_iter().map(|communicator| {
         let node = topology.node_of(communicator.rank());
-        communicator.with_cards(fabric.provider(node))
+        communicator.with_cards(fabric.provider(node), VerbsSettings::default())
     });
     run_communicators(communicators.collect(), |communicator| {
         work(communicator, stream_on(communicator.rank().0 as u32))

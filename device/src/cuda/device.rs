@@ -97,6 +97,17 @@ impl CudaDevice {
         &self.0.name
     }
 
+    /// Its address on the bus, as sysfs writes it: `0000:1b:00.0`. None where the driver does not say.
+    pub fn bus_id(&self) -> Option<String> {
+        let mut id = [0_u8; 32];
+        // SAFETY: a valid device; the buffer is as long as said, and the driver ends the text with a zero.
+        let code =
+            unsafe { sys::cuDeviceGetPCIBusId(id.as_mut_ptr().cast(), id.len() as i32, self.0.handle) };
+        let end = id.iter().position(|&byte| byte == 0)?;
+        let text = String::from_utf8_lossy(&id[..end]).to_lowercase();
+        (code == sys::CUresult::CUDA_SUCCESS && !text.is_empty()).then_some(text)
+    }
+
     /// Whether this is the software device of the tests, not a GPU.
     pub fn is_software(&self) -> bool {
         is_software(self.name())

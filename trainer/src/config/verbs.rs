@@ -1,5 +1,6 @@
 //! The settings of exchanges over InfiniBand verbs. None of them changes a result.
 
+use headlong_comm::transport::verbs::{Signal, VerbsSettings};
 use serde::{Deserialize, Serialize};
 
 /// How network cards are used.
@@ -31,17 +32,22 @@ pub struct VerbsConfig {
 
 impl Default for VerbsConfig {
     fn default() -> Self {
+        // Those of the room that uses them.
+        let settings = VerbsSettings::default();
         Self {
-            devices: Vec::new(),
-            gid_index: None,
-            partition_key: 0xffff,
-            service_level: 0,
-            traffic_class: 0,
-            timeout: 16,
-            retries: 7,
-            slots: 3,
-            slot_bytes: 256 << 10,
-            signal: SignalChoice::Immediate,
+            devices: settings.devices,
+            gid_index: settings.gid_index,
+            partition_key: settings.partition_key,
+            service_level: settings.service_level,
+            traffic_class: settings.traffic_class,
+            timeout: settings.timeout,
+            retries: settings.retries,
+            slots: settings.slots,
+            slot_bytes: settings.slot_bytes,
+            signal: match settings.signal {
+                Signal::Immediate => SignalChoice::Immediate,
+                Signal::Atomic => SignalChoice::Atomic,
+            },
         }
     }
 }

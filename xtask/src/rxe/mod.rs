@@ -8,11 +8,13 @@
 //! | file | does |
 //! |---|---|
 //! | [`packages`] | downloads and unpacks; prepares kernel and base of the guest once |
+//! | [`device`] | puts the software CUDA device in it, for rails between devices |
 //! | [`image`] | the guest's file system, as the kernel takes it |
 //! | [`machine`] | boots, listens, gives up in time, tries again |
 //! | [`limit`] | the time that all of it has |
 //! | `guest/` | what runs as the guest's first process and behind it |
 
+mod device;
 mod image;
 mod limit;
 mod machine;
@@ -147,6 +149,9 @@ fn check(root: &Path, target: &Path, options: &Options) -> Result<Outcome> {
     };
     println!("rxe: {:.0} s: the programs are built", limit.seconds());
     let programs = strip(&built, &home.join("programs"))?;
+    if let Had::Not(reason) = device::put(root, target, &base, &home.join("programs/comm-rxe"), &limit)? {
+        println!("rxe: no rails between devices, because {reason}");
+    }
     let image = home.join("guest.cpio");
     image::write(&base, &programs, &image)?;
     println!("rxe: {:.0} s: ready to boot", limit.seconds());

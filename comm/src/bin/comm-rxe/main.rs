@@ -4,6 +4,7 @@
 //! comm-rxe list              every device that libibverbs has
 //! comm-rxe raw DEVICE PEER   all that a card does, from one device to another of this machine
 //! comm-rxe job STEPS DEVICE PEER   jobs of four ranks on two "nodes", each with its device
+//! comm-rxe rails DEVICE PEER | --fake   rails between four devices of the software device, on two "nodes", each with its card
 //! comm-rxe part STEPS NODE HOST DEVICE   the two ranks of node 0 or 1 of such a job on two machines
 //! ```
 //!
@@ -11,6 +12,7 @@
 
 mod cable;
 mod job;
+mod rails;
 mod rank;
 mod raw;
 
@@ -19,7 +21,8 @@ use headlong_comm::transport::verbs::sys::Verbs;
 use rank::RankSettings;
 use std::process::ExitCode;
 
-const USAGE: &str = "comm-rxe list | raw DEVICE PEER | job STEPS DEVICE PEER | part STEPS NODE HOST DEVICE";
+const USAGE: &str = "comm-rxe list | raw DEVICE PEER | job STEPS DEVICE PEER | rails DEVICE PEER | rails --fake | \
+                     part STEPS NODE HOST DEVICE";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -31,6 +34,8 @@ fn main() -> ExitCode {
             Ok(steps) => job::run(steps, [device, peer]),
             Err(_) => Err(format!("STEPS is a number, not {steps}")),
         },
+        ["rails", "--fake"] => rails::run(&rails::Cards::Fake),
+        ["rails", device, peer] => rails::run(&rails::Cards::Devices([device, peer])),
         ["part", steps, node, host, device] => match (steps.parse(), node.parse()) {
             (Ok(steps), Ok(node @ 0..=1)) => job::run_part(steps, node, host, device),
             _ => Err(format!("STEPS is a number and NODE 0 or 1, not {steps} and {node}")),

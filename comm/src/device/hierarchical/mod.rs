@@ -165,7 +165,7 @@ impl HierarchicalCollectives {
             (None, Some(nccl)) => Box::new(NcclRails::new(Arc::clone(nccl))),
             (cards, _) => {
                 let cards = cards.expect("where there is no NCCL, there are cards");
-                Box::new(VerbsRails::attach(communicator, cuda, &**cards, nodes.rail(), slot_bytes)?)
+                Box::new(VerbsRails::attach(communicator, cuda, cards, nodes.rail(), slot_bytes)?)
             }
         };
         let epoch = draw_epoch(communicator)?;

@@ -22,6 +22,11 @@ impl MachineVerbs {
         Self(Verbs::open().map(network).map_err(|error| error.to_string()))
     }
 
+    /// The cards, for what devices exchange between nodes by themselves.
+    pub fn provider(&self) -> Option<std::sync::Arc<dyn Provider>> {
+        self.0.as_ref().ok().map(VerbsNetwork::provider)
+    }
+
     /// What a careful user wants to know once paths are connected.
     pub fn remarks(&self) -> Vec<String> {
         self.0.as_ref().map(VerbsNetwork::remarks).unwrap_or_default()

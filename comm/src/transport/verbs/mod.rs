@@ -5,6 +5,7 @@
 //! protocol is in `link.rs`, and the rules of ordering that it keeps are listed in [`mistake`].
 
 mod arena;
+mod bus;
 mod calling_card;
 mod chains;
 mod choose;

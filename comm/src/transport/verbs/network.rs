@@ -24,6 +24,11 @@ impl VerbsNetwork {
         Self { settings, provider, local_index, remarks: Mutex::default() }
     }
 
+    /// Whose cards these are.
+    pub fn provider(&self) -> Arc<dyn Provider> {
+        Arc::clone(&self.provider)
+    }
+
     /// What a careful user wants to know once paths are connected: which device, why, and whether rails cross.
     pub fn remarks(&self) -> Vec<String> {
         self.remarks.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -23,7 +23,7 @@ mod page;
 mod proxy;
 
 use super::{Exchange, Rails};
-use crate::communicator::Communicator;
+use crate::communicator::{Cards, Communicator};
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
 use crate::transport::verbs::nic::{
@@ -94,6 +94,15 @@ fn possible(topology: &Topology) -> std::result::Result<(), String> {
     match sizes.iter().all(|size| *size == sizes[0]) {
         true => Ok(()),
         false => Err(format!("rails over cards are for nodes of one size, and these have {sizes:?} ranks")),
+    }
+}
+
+/// The settings with the place of this rank's device, so that its nearest card is chosen.
+fn near(device: &CudaDevice, settings: &VerbsSettings) -> VerbsSettings {
+    let settings = settings.clone();
+    match device.bus_id() {
+        Some(bus_id) if !device.is_software() => settings.near_device(&bus_id),
+        _ => settings,
     }
 }
 
@@ -204,18 +213,18 @@ impl VerbsRails {
     pub(in crate::device) fn attach(
         communicator: &Communicator,
         cuda: &CudaStream,
-        provider: &dyn Provider,
+        cards: &Cards,
         peers: Vec<Rank>,
         slot_bytes: usize,
     ) -> Result<Self> {
-        let settings = VerbsSettings::default();
+        let settings = near(cuda.device(), &cards.settings);
         let me = (communicator.topology().local_index(communicator.rank()), &*peers);
         let opened = possible(communicator.topology()).and_then(|()| {
             ["wait_for_slot", "pull_trigger", "wait_for_strips"].iter().try_for_each(|name| {
                 let loaded = cuda.kernel(&RAIL, &[], name).is_some();
                 if loaded { Ok(()) } else { cuda.check().map_err(|error| error.to_string()) }
             })?;
-            open(cuda.device(), provider, &settings, me, slot_bytes)
+            open(cuda.device(), &*cards.provider, &settings, me, slot_bytes)
         });
         communicator.agree("rails over cards", &opened)?;
         let refused = |reason| CommError::Rendezvous { reason };
