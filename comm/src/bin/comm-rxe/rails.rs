@@ -24,7 +24,10 @@ const LONG: Duration = Duration::from_secs(60);
 const ROOM: u32 = 16;
 const CLAIMED: u32 = 20;
 
-/// The cards of each node.
+/// The cards of two nodes, and how they are used.
+type OfNodes = [(Arc<dyn Provider>, VerbsSettings); 2];
+
+/// Where cards are taken from.
 pub enum Cards<'a> {
     /// One real device for each node.
     Devices([&'a str; 2]),
@@ -34,7 +37,7 @@ pub enum Cards<'a> {
 
 impl Cards<'_> {
     /// What carries between nodes, by node.
-    fn of_nodes(&self) -> Result<[(Arc<dyn Provider>, VerbsSettings); 2], String> {
+    fn of_nodes(&self) -> Result<OfNodes, String> {
         let settings = |devices| VerbsSettings { devices, timeout: 19, ..VerbsSettings::default() };
         match self {
             Cards::Devices(names) => {
@@ -77,11 +80,11 @@ pub fn run(cards: &Cards) -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(format!("rails: {} checks failed", failed.len())) }
 }
 
-type Check = fn(&[(Arc<dyn Provider>, VerbsSettings); 2]) -> Result<(), String>;
+type Check = fn(&OfNodes) -> Result<(), String>;
 
 /// Runs `work` on every rank.
 fn on_ranks<R: Send>(
-    cards: &[(Arc<dyn Provider>, VerbsSettings); 2],
+    cards: &OfNodes,
     work: impl Fn(&Communicator, &Stream, &dyn DeviceCollectives) -> Result<R, String> + Sync,
 ) -> Result<Vec<R>, String> {
     let options =
@@ -122,7 +125,7 @@ fn number(rank: usize, round: usize, at: usize) -> f32 {
     ((rank * 131 + round * 17 + at * 7) % 251) as f32 - 125.0
 }
 
-fn replays(cards: &[(Arc<dyn Provider>, VerbsSettings); 2]) -> Result<(), String> {
+fn replays(cards: &OfNodes) -> Result<(), String> {
     on_ranks(cards, |communicator, stream, collectives| {
         let (me, cuda) = (communicator.rank().0, stream.cuda_body());
         let upload = |values: &[f32]| testing::upload(cuda.device(), values).expect("device memory");
@@ -155,7 +158,7 @@ fn replays(cards: &[(Arc<dyn Provider>, VerbsSettings); 2]) -> Result<(), String
 }
 
 /// Rank 1 claims more for the last rank, on the other node, than a block has room for.
-fn too_long(cards: &[(Arc<dyn Provider>, VerbsSettings); 2]) -> Result<(), String> {
+fn too_long(cards: &OfNodes) -> Result<(), String> {
     let ends = on_ranks(cards, |communicator, stream, collectives| {
         let device = stream.cuda_body().device();
         let floats = RANKS * ROOM as usize / 4;

@@ -310,10 +310,6 @@ fn explain(frame: &Frame, id: &StepId, broken: Broken) -> CommError {
             expected: format!("{id}, {} bytes, epoch {}", expected.length, expected.epoch),
             found: found.to_string(),
         },
-        PathError::TooLong { capacity } => CommError::Aborted {
-            culprit: seen_by,
-            reason: format!("{id}: {} bytes with {peer}, its path takes at most {capacity}", expected.length),
-        },
         PathError::Lost(reason) => health.lost(peer, reason),
         PathError::Failed(reason) => {
             CommError::Aborted { culprit: seen_by, reason: format!("{id}, with {peer}: {reason}") }

@@ -72,11 +72,6 @@ pub enum Progress {
 pub enum PathError {
     /// The peer has sent another message than expected: this one.
     Mismatch(Head),
-    /// No message of this length can ever pass.
-    TooLong {
-        /// The longest that can.
-        capacity: u64,
-    },
     /// The peer is gone, as far as this path can tell.
     Lost(String),
     /// The path itself has failed.

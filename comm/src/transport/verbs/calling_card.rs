@@ -34,8 +34,6 @@ pub(super) struct CallingCard {
     pub(super) slots: (u64, u32),
     /// Address and key of the flags.
     pub(super) flags: (u64, u32),
-    /// Address, bytes and key of each area of a rail.
-    pub(super) areas: Vec<(u64, u64, u32)>,
     /// Everything that must be equal on both sides, in words.
     pub(super) agreement: String,
 }

@@ -106,12 +106,7 @@ pub fn connect_with_remarks(
 ///
 /// # Errors
 /// The job's first error: the first rank for which it has not.
-pub(super) fn agree(
-    control: &dyn Transport,
-    round: u64,
-    peers: &[Rank],
-    failure: Option<&String>,
-) -> Result<()> {
+fn agree(control: &dyn Transport, round: u64, peers: &[Rank], failure: Option<&String>) -> Result<()> {
     let verdict = CallingCard::verdict(failure.cloned());
     exchange(control, round, peers, &vec![verdict; peers.len()]).map(drop)
 }
@@ -120,7 +115,7 @@ pub(super) fn agree(
 ///
 /// # Errors
 /// Which peer is not, and both set-ups.
-pub(super) fn compare(peers: &[Rank], mine: &[CallingCard], cards: &[CallingCard]) -> Result<(), String> {
+fn compare(peers: &[Rank], mine: &[CallingCard], cards: &[CallingCard]) -> Result<(), String> {
     let mut pairs = peers.iter().zip(mine.iter().zip(cards));
     match pairs.find(|(_, (mine, card))| mine.agreement != card.agreement) {
         None => Ok(()),
@@ -314,7 +309,7 @@ pub(crate) fn queue_pair_settings(settings: &VerbsSettings, choice: &Choice, mtu
 }
 
 /// The number of a connection's first packet: by chance, so that packets of an earlier connection are not taken for its own.
-pub(super) fn first_packet() -> u32 {
+fn first_packet() -> u32 {
     getrandom::u32().unwrap_or(1) & 0x00ff_ffff
 }
 

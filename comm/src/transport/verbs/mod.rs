@@ -23,7 +23,6 @@ pub mod nic;
 mod path;
 pub mod pingpong;
 mod probe;
-pub mod rail;
 mod settings;
 pub mod sys;
 #[cfg(test)]

@@ -59,7 +59,6 @@ fn describe(peer: Rank, error: PathError) -> String {
     match error {
         PathError::Lost(reason) | PathError::Failed(reason) => reason,
         PathError::Mismatch(head) => format!("{peer} sent {head} instead of the pattern"),
-        PathError::TooLong { capacity } => format!("the pattern is longer than {capacity} bytes"),
     }
 }
 

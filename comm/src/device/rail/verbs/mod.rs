@@ -16,23 +16,31 @@
 //! rail exchanges in every exchange, which nodes of one size do; others are refused. *Sent*: a slot is written again when its strips of
 //! three exchanges ago have been delivered, because until then a card may read them once more; the proxy tells when.
 //!
+//! **Memory of a device.** That a strip has come, a completion says to the processor; a device may still see old bytes of its own memory.
+//! Where slots are such memory, the proxy reads it back through the card before it tells ([`read_back`]). Today's slots are not.
+//!
 //! **Waits on the device** end with what they wait for, with the poison word that the host and the proxy set when the job fails, or at
 //! the deadline, which the host is told like everything else that kernels find wrong.
 
 mod page;
 mod proxy;
+mod read_back;
+#[cfg(test)]
+mod tests;
 
 use super::{Exchange, Rails};
 use crate::communicator::{Cards, Communicator};
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
 use crate::transport::verbs::nic::{
-    Access, Endpoint, Memory, Nic, Provider, QueuePair, QueuePairOptions, Receive, Region, Remote,
+    Access, CompletionQueue, Endpoint, Memory, Nic, NicResult, Provider, QueuePair, QueuePairOptions,
+    QueuePairSettings, Receive, Region, Remote,
 };
 use crate::transport::verbs::{Choice, VerbsSettings, available, queue_pair_settings};
 use headlong_device::cuda::{Build, CudaDevice, CudaStream, DeviceMemory, DevicePtr, Launch, Pinned, Source};
 use page::Page;
-use proxy::{Leg, Peer, Proxy, Shared, Slots};
+use proxy::{Card, Leg, Peer, Proxy, Shared, Slots};
+use read_back::ReadBack;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -110,8 +118,10 @@ fn near(device: &CudaDevice, settings: &VerbsSettings) -> VerbsSettings {
 struct Opened {
     nic: Arc<dyn Nic>,
     choice: Choice,
-    queue: Arc<dyn crate::transport::verbs::nic::CompletionQueue>,
+    queue: Arc<dyn CompletionQueue>,
     pairs: Vec<Box<dyn QueuePair>>,
+    /// Leads back to this rank, where the slots are a device's memory.
+    own: Option<Box<dyn QueuePair>>,
     region: Box<dyn Region>,
     slots: Pinned,
     page: Page,
@@ -129,39 +139,68 @@ fn open(
     let text = |error: crate::transport::verbs::nic::NicError| error.to_string();
     let nic = provider.open(&choice.device).map_err(text)?;
     let slots = Pinned::new(cuda, 2 * NUM_SLOTS * slot_bytes).map_err(|error| error.to_string())?;
-    let access = Access { local_write: true, remote_write: true, ..Access::default() };
     let memory = Memory::Host { start: slots.as_ptr(), length: slots.bytes() };
+    let is_of_device = matches!(memory, Memory::Dmabuf { .. });
+    let access =
+        Access { local_write: true, remote_write: true, remote_read: is_of_device, ..Access::default() };
     // SAFETY: the memory is released after the region, and that after the queue pairs (the order of fields of `VerbsRails`). The first
     // half is written by kernels that wait for the delivery of what was sent from there, the second half by peers alone.
     let region = unsafe { nic.register(memory, access) }.map_err(text)?;
-    let depth = (peers.len() * (NUM_SLOTS + RECEIVES + 2)).max(1) as u32;
+    let depth = ((peers.len() + 1) * (NUM_SLOTS + RECEIVES + 2)) as u32;
     let queue = nic.completion_queue(depth).map_err(text)?;
-    let options = QueuePairOptions {
-        sends: &queue,
-        receives: &queue,
-        shared: None,
-        max_sends: NUM_SLOTS as u32 + 2,
-        max_receives: RECEIVES as u32,
-        max_segments: 1,
-        max_inline: 0,
-    };
-    let initial = queue_pair_settings(settings, &choice, choice.port.mtu);
-    let pair = |_: &Rank| {
-        let mut pair = nic.queue_pair(&options)?;
+    let initial = connection(settings, &choice, choice.port.mtu);
+    let pair = || -> NicResult<Box<dyn QueuePair>> {
+        let mut pair = nic.queue_pair(&queue_pair_options(&queue))?;
         pair.init(&initial)?;
         pair.post_receives(&[Receive { id: 0, segment: None }; RECEIVES])?;
         Ok(pair)
     };
-    let pairs = peers.iter().map(pair).collect::<std::result::Result<_, _>>().map_err(text)?;
+    let pairs = peers.iter().map(|_| pair()).collect::<NicResult<_>>().map_err(text)?;
+    let own = is_of_device.then(pair).transpose().map_err(text)?;
     let words: Vec<u8> = peers.iter().flat_map(|rank| (rank.0 as u32).to_ne_bytes()).collect();
     let ranks =
         DeviceMemory::new(cuda, "peers of the rail", words.len()).map_err(|error| error.to_string())?;
     ranks.write(0, &words).map_err(|error| error.to_string())?;
     let page = Page::new(cuda, peers.len())?;
-    Ok(Opened { nic, choice, queue, pairs, region, slots, page, ranks })
+    Ok(Opened { nic, choice, queue, pairs, own, region, slots, page, ranks })
+}
+
+/// Every connection of a rail is made alike.
+fn queue_pair_options(queue: &Arc<dyn CompletionQueue>) -> QueuePairOptions<'_> {
+    QueuePairOptions {
+        sends: queue,
+        receives: queue,
+        shared: None,
+        max_sends: NUM_SLOTS as u32 + 2,
+        max_receives: RECEIVES as u32,
+        max_segments: 1,
+        max_inline: 0,
+    }
+}
+
+/// How it is connected.
+fn connection(settings: &VerbsSettings, choice: &Choice, mtu: u32) -> QueuePairSettings {
+    queue_pair_settings(settings, choice, choice.port.mtu.min(mtu))
 }
 
 impl Opened {
+    /// What reads slots back that are a device's memory.
+    fn read_back(
+        &mut self,
+        settings: &VerbsSettings,
+        first_packet: u32,
+    ) -> std::result::Result<Option<ReadBack>, String> {
+        let text = |error: crate::transport::verbs::nic::NicError| error.to_string();
+        let Some(mut pair) = self.own.take() else { return Ok(None) };
+        let Choice { port, gid, .. } = &self.choice;
+        let gid = gid.as_ref().map_or([0; 16], |gid| gid.bytes);
+        let end = Endpoint { lid: port.lid, gid, queue_pair: pair.number(), first_packet };
+        let with = connection(settings, &self.choice, port.mtu);
+        pair.ready_to_receive(&with, &end).map_err(text)?;
+        pair.ready_to_send(&with, first_packet).map_err(text)?;
+        ReadBack::new(&*self.nic, pair, &*self.region).map(Some).map_err(text)
+    }
+
     /// What the peer behind a connection has to know of it.
     fn card(&self, pair: &dyn QueuePair, first_packet: u32, receive_at: usize) -> [u64; CARD] {
         let gid = self.choice.gid.as_ref().map_or([0; 16], |gid| gid.bytes);
@@ -197,7 +236,7 @@ impl Opened {
                 queue_pair: card[3] as u32,
                 first_packet: card[4] as u32,
             };
-            let with = queue_pair_settings(settings, &self.choice, self.choice.port.mtu.min(card[7] as u32));
+            let with = connection(settings, &self.choice, card[7] as u32);
             pair.ready_to_receive(&with, &peer)?;
             pair.ready_to_send(&with, first_packet)?;
             let slots = Remote { address: card[5], key: card[6] as u32 };
@@ -237,9 +276,11 @@ impl VerbsRails {
         }
         let mut theirs = vec![0_u64; mine.len()];
         communicator.all_to_all(&mine, &mut theirs)?;
-        let connected = opened.connect(&settings, &peers, (&theirs, first_packet));
+        let connected = opened
+            .connect(&settings, &peers, (&theirs, first_packet))
+            .and_then(|connected| Ok((connected, opened.read_back(&settings, first_packet)?)));
         communicator.agree("rails over cards", &connected)?;
-        let connected = connected.map_err(refused)?;
+        let (connected, read_back) = connected.map_err(refused)?;
         let shared = Arc::new(Shared::new(opened.page));
         let slots = Slots {
             address: opened.region.address(),
@@ -247,8 +288,14 @@ impl VerbsRails {
             slot_bytes,
             num_slots: NUM_SLOTS,
         };
-        let card = (opened.nic, opened.choice.port.number);
-        let proxy = Proxy::new(Arc::clone(&shared), connected, slots, opened.queue, card);
+        let card = Card {
+            read_back,
+            queue: opened.queue,
+            nic: opened.nic,
+            port: opened.choice.port.number,
+            mistake: settings.mistake,
+        };
+        let proxy = Proxy::new(Arc::clone(&shared), connected, slots, card);
         let thread = std::thread::Builder::new().name("rail-proxy".into()).spawn(move || proxy.run());
         let thread = thread.map_err(|error| error.to_string());
         communicator.agree("the rail's proxy", &thread)?;

@@ -18,9 +18,31 @@ pub(super) struct Trigger {
     pub(super) slot: usize,
 }
 
+/// Memory that a page lies in.
+trait Words: Send + Sync {
+    fn start(&self) -> *mut u8;
+    fn bytes(&self) -> usize;
+    /// Where the device sees it.
+    fn device_visible(&self) -> DevicePtr;
+}
+
+impl Words for Pinned {
+    fn start(&self) -> *mut u8 {
+        self.as_ptr()
+    }
+
+    fn bytes(&self) -> usize {
+        Pinned::bytes(self)
+    }
+
+    fn device_visible(&self) -> DevicePtr {
+        Pinned::device_visible(self)
+    }
+}
+
 /// The words. The device writes triggers, the proxy all others; both may set the poison.
 pub(super) struct Page {
-    memory: Pinned,
+    memory: Box<dyn Words>,
     triggers_at: usize,
 }
 
@@ -28,7 +50,7 @@ impl Page {
     pub(super) fn new(device: &CudaDevice, num_peers: usize) -> Result<Self, String> {
         let triggers_at = ARRIVED_AT + num_peers * LINE;
         let memory = Pinned::new(device, triggers_at + 16 * MOST_TRIGGERS);
-        Ok(Self { memory: memory.map_err(|error| error.to_string())?, triggers_at })
+        Ok(Self { memory: Box::new(memory.map_err(|error| error.to_string())?), triggers_at })
     }
 
     pub(super) fn at(&self) -> DevicePtr {
@@ -42,12 +64,12 @@ impl Page {
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.memory.bytes(), "a word at {at} of the page");
         // SAFETY: the word is in the allocation, which lives as long as `self`, aligned, and accessed by atomics alone.
-        unsafe { AtomicU64::from_ptr(self.memory.as_ptr().add(at).cast()) }
+        unsafe { AtomicU64::from_ptr(self.memory.start().add(at).cast()) }
     }
 
     fn poison(&self) -> &AtomicU32 {
         // SAFETY: as above: the first word of the page.
-        unsafe { AtomicU32::from_ptr(self.memory.as_ptr().cast()) }
+        unsafe { AtomicU32::from_ptr(self.memory.start().cast()) }
     }
 
     /// Ends all waits of the device, now and later.
@@ -78,5 +100,47 @@ impl Page {
         }
         let words = self.word(at).load(Ordering::Relaxed);
         Some(Trigger { operation: words as u32 as usize, slot: (words >> 32) as usize })
+    }
+}
+
+#[cfg(test)]
+mod plain {
+    use super::*;
+
+    /// Memory of the process alone, for tests that take the device's part.
+    impl Words for Box<[AtomicU64]> {
+        fn start(&self) -> *mut u8 {
+            self.as_ptr().cast_mut().cast()
+        }
+
+        fn bytes(&self) -> usize {
+            8 * self.len()
+        }
+
+        fn device_visible(&self) -> DevicePtr {
+            DevicePtr::NULL
+        }
+    }
+
+    impl Page {
+        pub(in super::super) fn plain(num_peers: usize) -> Self {
+            let triggers_at = ARRIVED_AT + num_peers * LINE;
+            let words: Box<[AtomicU64]> =
+                (0..(triggers_at + 16 * MOST_TRIGGERS) / 8).map(|_| AtomicU64::new(0)).collect();
+            Self { memory: Box::new(words), triggers_at }
+        }
+
+        /// As `pull_trigger` of rail.cu.
+        pub(in super::super) fn pull(&self, sequence: u64, trigger: Trigger) {
+            let at = self.triggers_at + 16 * (sequence % MOST_TRIGGERS as u64) as usize;
+            let words = trigger.operation as u64 | (trigger.slot as u64) << 32;
+            self.word(at).store(words, Ordering::Relaxed);
+            self.word(at + 8).store(sequence, Ordering::Release);
+        }
+
+        /// The last exchange of which everything was delivered.
+        pub(in super::super) fn sent(&self) -> u64 {
+            self.word(SENT_AT).load(Ordering::Acquire)
+        }
     }
 }

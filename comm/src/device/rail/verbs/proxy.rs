@@ -2,7 +2,9 @@
 //! them, and tells the device what has come and what has been delivered. It calls no CUDA function.
 
 use super::page::{MOST_TRIGGERS, Page};
+use super::read_back::ReadBack;
 use crate::topology::Rank;
+use crate::transport::verbs::mistake::Mistake;
 use crate::transport::verbs::nic::{
     Action, Completion, CompletionKind, CompletionQueue, Nic, NicError, Patch, Prepared, QueuePair, Receive,
     Remote, Request, Segment, Status,
@@ -13,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Where a strip's header says how many bytes are behind it, and how long a header is: as strips.cu has it.
-const BYTES_AT: usize = 24;
-const HEADER_BYTES: usize = 128;
+pub(super) const BYTES_AT: usize = 24;
+pub(super) const HEADER_BYTES: usize = 128;
 
 /// Looks without anything to do before the proxy lets others have its core, and before it sleeps.
 const LOOKS_BEFORE_YIELDING: u32 = 64;
@@ -109,6 +111,19 @@ pub(super) struct Slots {
     pub(super) num_slots: usize,
 }
 
+/// What the proxy looks at.
+///
+/// Note: fields end in this order; connections before their queue.
+pub(super) struct Card {
+    /// Where the slots are a device's memory; none: of the host, for which a completion is enough.
+    pub(super) read_back: Option<ReadBack>,
+    pub(super) queue: Arc<dyn CompletionQueue>,
+    pub(super) nic: Arc<dyn Nic>,
+    pub(super) port: u8,
+    /// For tests that show what a rule is good for.
+    pub(super) mistake: Option<Mistake>,
+}
+
 /// Posted strips of one exchange that are not delivered yet.
 struct Flight {
     sequence: u64,
@@ -122,34 +137,27 @@ pub(super) struct Proxy {
     pub(super) shared: Arc<Shared>,
     pub(super) peers: Vec<Peer>,
     pub(super) slots: Slots,
-    pub(super) queue: Arc<dyn CompletionQueue>,
-    pub(super) nic: Arc<dyn Nic>,
-    pub(super) port: u8,
+    pub(super) card: Card,
     /// Per operation and slot, the chain of each leg.
     chains: Vec<Vec<Vec<(Leg, Prepared)>>>,
     farewells: Vec<Prepared>,
     /// The exchange that is waited for.
     next: u64,
     flights: VecDeque<Flight>,
+    /// Per peer, the last exchange of which something has come; the device may not have been told.
+    come: Vec<u64>,
     completions: Vec<Completion>,
     said_goodbye: bool,
 }
 
 impl Proxy {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        peers: Vec<Peer>,
-        slots: Slots,
-        queue: Arc<dyn CompletionQueue>,
-        (nic, port): (Arc<dyn Nic>, u8),
-    ) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, peers: Vec<Peer>, slots: Slots, card: Card) -> Self {
         Self {
+            come: vec![0; peers.len()],
             shared,
             peers,
             slots,
-            queue,
-            nic,
-            port,
+            card,
             chains: Vec::new(),
             farewells: Vec::new(),
             next: 1,
@@ -188,15 +196,19 @@ impl Proxy {
     }
 
     /// One look at everything; whether something was there.
-    fn look(&mut self) -> Result<bool, String> {
+    pub(super) fn look(&mut self) -> Result<bool, String> {
         self.learn_operations()?;
         let posted = self.answer_trigger()?;
         let completed = self.take_completions()?;
+        if let Some(read_back) = &mut self.card.read_back {
+            read_back.begin().map_err(|error| error.to_string())?;
+        }
         self.say_goodbye()?;
-        if let Some(event) = self.nic.event().map_err(|error| error.to_string())?
-            && event.is_fatal(self.port)
+        let Card { nic, port, .. } = &self.card;
+        if let Some(event) = nic.event().map_err(|error| error.to_string())?
+            && event.is_fatal(*port)
         {
-            return Err(format!("{}: {event}", self.nic.name()));
+            return Err(format!("{}: {event}", nic.name()));
         }
         Ok(posted || completed)
     }
@@ -264,6 +276,9 @@ impl Proxy {
         }
         self.flights.push_back(Flight { sequence, left: chains.len() });
         self.next += 1;
+        if self.card.mistake == Some(Mistake::ReuseBeforeCompletion) {
+            self.shared.page.set_sent(sequence);
+        }
         self.land();
         Ok(true)
     }
@@ -279,7 +294,7 @@ impl Proxy {
     fn take_completions(&mut self) -> Result<bool, String> {
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
-        let polled = self.queue.poll(&mut completions, 64).map_err(|error| error.to_string());
+        let polled = self.card.queue.poll(&mut completions, 64).map_err(|error| error.to_string());
         let taken = polled.and_then(|_| completions.iter().try_for_each(|completion| self.take(completion)));
         let any = !completions.is_empty();
         self.completions = completions;
@@ -287,30 +302,59 @@ impl Proxy {
     }
 
     fn take(&mut self, completion: &Completion) -> Result<(), String> {
-        let index = self.peers.iter().position(|peer| peer.pair.number() == completion.queue_pair);
-        let index = index
-            .ok_or_else(|| format!("a completion of unknown queue pair {:#x}", completion.queue_pair))?;
-        if completion.status != Status::Success {
-            let (rank, status, vendor) = (self.peers[index].rank, completion.status, completion.vendor);
-            return Err(format!("the rail to {rank}: {status} (vendor error {vendor:#x})"));
+        let Completion { queue_pair, status, vendor, .. } = *completion;
+        let reads = self.card.read_back.as_ref().is_some_and(|read_back| read_back.is_of(queue_pair));
+        let index = self.peers.iter().position(|peer| peer.pair.number() == queue_pair);
+        if status != Status::Success {
+            let what = match index {
+                Some(index) => format!("the rail to {}", self.peers[index].rank),
+                None => "reading back what has come".to_owned(),
+            };
+            return Err(format!("{what}: {status} (vendor error {vendor:#x})"));
         }
+        if reads {
+            self.tell_what_was_read();
+            return Ok(());
+        }
+        let index = index.ok_or_else(|| format!("a completion of unknown queue pair {queue_pair:#x}"))?;
         match completion.kind {
-            CompletionKind::Immediate(immediate) => {
-                // Numbers of one connection rise; the lower half of one says how far.
-                let last = self.shared.page.arrived(index);
-                let sequence = last + u64::from(immediate.wrapping_sub(last as u32));
-                self.shared.page.set_arrived(index, sequence);
-                let again = self.peers[index].pair.post_receives(&[Receive { id: 0, segment: None }]);
-                again.map_err(|error| error.to_string())
-            }
-            _ => {
-                let sequence = self.peers[index].on_the_way.pop_front();
-                let flight = self.flights.iter_mut().find(|flight| Some(flight.sequence) == sequence);
-                flight.ok_or("a completion of nothing that was posted")?.left -= 1;
-                self.land();
-                Ok(())
-            }
+            CompletionKind::Immediate(immediate) => self.take_arrival(index, immediate),
+            _ => self.take_delivery(index),
         }
+    }
+
+    /// Something of a peer has come: the device hears of it, at once or when it has been read back.
+    fn take_arrival(&mut self, index: usize, immediate: u32) -> Result<(), String> {
+        // Numbers of one connection rise; the lower half of one says how far.
+        let last = self.come[index];
+        let sequence = last + u64::from(immediate.wrapping_sub(last as u32));
+        self.come[index] = sequence;
+        match &mut self.card.read_back {
+            Some(read_back) if self.card.mistake != Some(Mistake::SkipTheFlush) => {
+                read_back.hold(index, sequence);
+            }
+            _ => self.shared.page.set_arrived(index, sequence),
+        }
+        if self.card.mistake == Some(Mistake::ForgetReceives) {
+            return Ok(());
+        }
+        let again = self.peers[index].pair.post_receives(&[Receive { id: 0, segment: None }]);
+        again.map_err(|error| error.to_string())
+    }
+
+    fn tell_what_was_read(&mut self) {
+        let page = &self.shared.page;
+        let read = self.card.read_back.iter_mut().flat_map(ReadBack::end);
+        read.for_each(|(peer, sequence)| page.set_arrived(peer, sequence));
+    }
+
+    /// A strip has been delivered.
+    fn take_delivery(&mut self, index: usize) -> Result<(), String> {
+        let sequence = self.peers[index].on_the_way.pop_front();
+        let flight = self.flights.iter_mut().find(|flight| Some(flight.sequence) == sequence);
+        flight.ok_or("a completion of nothing that was posted")?.left -= 1;
+        self.land();
+        Ok(())
     }
 
     /// Once nothing more will be sent: a last number for all peers, which says so.

@@ -2,7 +2,6 @@
 
 mod flow;
 mod mistakes;
-mod rail;
 mod states;
 
 use super::choose::choose;
