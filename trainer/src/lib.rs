@@ -24,12 +24,14 @@ pub mod launch;
 pub mod learning_rate;
 pub mod machine;
 pub mod metrics;
+pub mod mllog;
 mod model_state;
 pub mod output;
 pub mod plan;
 pub mod plan_command;
 pub mod predict;
 pub mod preset;
+pub mod recipe;
 pub mod report;
 
 pub mod build;

@@ -37,7 +37,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Config(ConfigCommand::Show(arguments)) => config_command::show(&arguments),
         Command::Config(ConfigCommand::Check(arguments)) => config_command::check(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments.json),
-        Command::Recipe(_) => absent("headlong recipe"),
+        Command::Recipe(arguments) => headlong::recipe::run(&arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "headlong", &mut script);

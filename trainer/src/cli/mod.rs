@@ -58,8 +58,8 @@ pub enum Command {
     Config(ConfigCommand),
     /// Say what this machine has, what is missing, and what to do about it
     Doctor(DoctorArguments),
-    /// Print tested command lines for a task (not in this build)
-    Recipe(Anything),
+    /// Print the command lines of MLPerf's models, for one GPU, eight, and fourteen machines
+    Recipe(RecipeArguments),
     /// Print a completion script
     Completions {
         /// The shell
@@ -73,6 +73,40 @@ pub struct Anything {
     /// Not looked at
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub arguments: Vec<String>,
+}
+
+/// Arguments of `headlong recipe`.
+#[derive(Debug, Args)]
+pub struct RecipeArguments {
+    /// This model alone
+    #[arg(long, value_name = "dlrm|dcnv2")]
+    pub model: Option<RecipeModel>,
+    /// This machine alone: 1 or 8 GPUs, or 14 machines of 8
+    #[arg(long, value_name = "1|8|14x8")]
+    pub machine: Option<RecipeMachine>,
+}
+
+/// A model of MLPerf's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum RecipeModel {
+    /// One-hot DLRM.
+    Dlrm,
+    /// Multi-hot DLRM-DCNv2.
+    Dcnv2,
+}
+
+/// What a recipe runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum RecipeMachine {
+    /// One GPU.
+    #[value(name = "1")]
+    OneGpu,
+    /// A machine of eight.
+    #[value(name = "8")]
+    EightGpus,
+    /// Fourteen machines of eight.
+    #[value(name = "14x8")]
+    FourteenNodes,
 }
 
 /// Arguments of `headlong launch`.

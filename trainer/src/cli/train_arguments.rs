@@ -116,7 +116,7 @@ pub struct TrainArguments {
     /// Write one JSON object a line; `-`: to standard output, which then holds nothing else
     #[arg(long, value_name = "FILE|-", help_heading = "Output")]
     pub log_json: Option<LogTarget>,
-    /// Write an MLPerf log (not in this build)
+    /// Write a log of MLPerf's form (:::MLLOG lines)
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub mllog: Option<PathBuf>,
     /// Write every stage of every step as a trace that Perfetto opens; FILE.svg: a picture of the last step
@@ -156,6 +156,8 @@ pub struct TrainOptions {
     pub init_from: Option<PathBuf>,
     /// Where the JSON log goes, if anywhere.
     pub log_json: Option<LogTarget>,
+    /// Where a log of MLPerf's form goes, if anywhere.
+    pub mllog: Option<PathBuf>,
     /// Print the stages with their microseconds at the end.
     pub time: bool,
     /// Where a trace for Perfetto goes, if anywhere.
@@ -192,12 +194,12 @@ impl TrainArguments {
         self.apply_run(&mut config);
         config.optimizer.resolve()?;
         self.refuse_contradictions(&config)?;
-        self.refuse_absent()?;
         config.validate()?;
         let options = TrainOptions {
             resume: self.resume,
             init_from: self.init_from.clone(),
             log_json: self.log_json.clone(),
+            mllog: self.mllog.clone(),
             time: self.time,
             trace: self.trace.clone(),
             dry_run: self.dry_run,
@@ -339,16 +341,6 @@ impl TrainArguments {
             ));
         }
         Ok(())
-    }
-
-    /// Flags that have no key in the configuration and that this build lacks.
-    fn refuse_absent(&self) -> Result<()> {
-        match &self.mllog {
-            Some(file) => {
-                Err(Error::unsupported(format!("--mllog {}", file.display()), "this build does not write it"))
-            }
-            None => Ok(()),
-        }
     }
 }
 

@@ -16,6 +16,7 @@ mod data;
 mod evaluation;
 pub mod keys;
 pub mod load;
+mod mlperf;
 mod optimizers;
 pub mod render;
 mod table_entries;
@@ -30,6 +31,7 @@ pub use data::{
     CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids, OnBadRow, OrderChoice,
 };
 pub use evaluation::{EvalConfig, EvalEvery};
+pub use mlperf::MlperfConfig;
 pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
 };
@@ -59,6 +61,8 @@ pub struct Config {
     pub eval: EvalConfig,
     /// When and where the state is saved.
     pub checkpoint: CheckpointConfig,
+    /// Who a log of MLPerf's form is from. Changes no result.
+    pub mlperf: MlperfConfig,
     /// How the run uses the machine. Nothing here changes a result, except `ranks` where `train.sum_blocks` is unset.
     pub run: RunConfig,
     /// How ranks exchange what the tables need. Changes no result, but for `compress`.

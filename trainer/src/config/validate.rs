@@ -21,6 +21,7 @@ impl Config {
         self.validate_train()?;
         self.validate_rest()?;
         self.validate_ranks()?;
+        self.mlperf.validate()?;
         refuse_unsupported(self)
     }
 

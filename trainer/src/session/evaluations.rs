@@ -78,6 +78,11 @@ impl Session {
         Ok(())
     }
 
+    /// Whether there is anything to evaluate on.
+    pub fn has_validation(&self) -> bool {
+        self.data.valid.is_some()
+    }
+
     /// The step whose evaluation is pending.
     pub fn pending_evaluation(&self) -> Option<u64> {
         self.evaluations.pending.as_ref().map(|pending| pending.step)

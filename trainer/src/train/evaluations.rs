@@ -68,6 +68,9 @@ impl Run<'_> {
     }
 
     fn begin_evaluation(&mut self) -> Result<()> {
+        if self.session.has_validation() {
+            self.log_eval_start()?;
+        }
         self.session.begin_evaluation()?;
         let Some(drift) = self.session.place_anew_after_drift()? else { return Ok(()) };
         self.reporter.note(&format!(
@@ -89,7 +92,9 @@ impl Run<'_> {
             known_at_step: Some(self.session.steps()),
         };
         self.meter.evaluated(eval);
-        self.reporter.eval(At { step: evaluated.step, samples: evaluated.samples }, &eval)?;
+        let at = At { step: evaluated.step, samples: evaluated.samples };
+        self.log_eval_stop(at, &eval)?;
+        self.reporter.eval(at, &eval)?;
         if let Some(auc) = eval.metrics.auc.filter(|&auc| self.reaches_target(auc)) {
             let known_after = self.eval_every.map_or(0, |every| self.known_after(every));
             self.session.memory_mut().reached = Some((evaluated.step + known_after, auc));

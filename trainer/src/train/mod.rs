@@ -1,6 +1,7 @@
 //! `headlong train`: from a configuration to a trained model, and everything a person or a script wants to hear on the way.
 
 mod evaluations;
+mod milestones;
 mod prepare;
 mod progress;
 pub(crate) mod remarks;
@@ -16,6 +17,7 @@ use crate::data::{self, count_samples, failed};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::machine::Machine;
+use crate::mllog::MlLog;
 use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::report::{self, At, Done, Reporter};
@@ -67,6 +69,7 @@ fn run_with(
         reporter.note("--resume: there is no checkpoint yet, so training starts from the beginning");
     }
     let stop = StopRequest::listen()?;
+    let mllog = open_mllog(job, options, resumed)?;
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
     let placement = prepared.placement(config, &job.topology())?;
@@ -77,9 +80,12 @@ fn run_with(
     }
     let session = open_session(job, options, &prepared, placement, resumed)?;
     announce(config, options, &prepared, &plan, &session, reporter)?;
+    let rows = train_rows(config, options, &prepared, threads, reporter)?;
     let mut run = Run {
-        ends_at_step: ends_at_step(config, &prepared, threads, reporter)?,
-        eval_every: eval_every(config, &prepared, threads, reporter)?,
+        ends_at_step: ends_at_step(config, prepared.train_rows, rows),
+        eval_every: eval_every(config, rows.filter(|_| !prepared.valid.is_empty())),
+        train_rows: rows,
+        mllog,
         meter: Meter::new(&session),
         saved_at_step: None,
         is_first_step: true,
@@ -195,47 +201,55 @@ fn announce(
     })
 }
 
-/// The step at which the run ends, where that is known before it begins. Parts of an epoch need the rows counted.
-fn ends_at_step(
+/// The log of MLPerf's form, where one is asked for: its first lines come before anything is read.
+fn open_mllog(job: &Job, options: &TrainOptions, resumed: Option<&Checkpoint>) -> Result<Option<MlLog>> {
+    let path = options.mllog.as_ref().filter(|_| job.leads() && !options.dry_run);
+    let step = resumed.map(|checkpoint| checkpoint.manifest().state.step);
+    path.map(|path| MlLog::open(path, &job.config, step)).transpose()
+}
+
+/// Rows of the training files; counted where they are not known and somebody needs them: for parts of an epoch.
+fn train_rows(
     config: &Config,
+    options: &TrainOptions,
     prepared: &Prepared,
     threads: usize,
     reporter: &Reporter,
 ) -> Result<Option<u64>> {
-    let train = &config.train;
-    if let Some(steps) = train.steps {
-        return Ok(Some(steps));
+    let ends_in_epoch = config.train.steps.is_none() && config.train.epochs.fract() != 0.0;
+    let evaluates_in_epoch =
+        matches!(config.eval.every, EvalEvery::EpochFraction(_)) && !prepared.valid.is_empty();
+    match prepared.train_rows {
+        None if ends_in_epoch || evaluates_in_epoch || options.mllog.is_some() => {
+            counted(config, prepared, threads, reporter).map(Some)
+        }
+        known => Ok(known),
     }
+}
+
+/// The step at which the run ends, where that is known before it begins: by `known` rows, or `rows` for parts of an epoch.
+fn ends_at_step(config: &Config, known: Option<u64>, rows: Option<u64>) -> Option<u64> {
+    let train = &config.train;
     let fraction = train.epochs.fract();
-    let rows = match (fraction == 0.0, prepared.train_rows) {
-        (_, Some(rows)) => rows,
-        (true, None) => return Ok(None),
-        (false, None) => counted(config, prepared, threads, reporter)?,
-    };
+    let rows = if fraction == 0.0 { known } else { rows };
     let per_step = (train.batch_size * train.accumulate) as u64;
-    let part = (rows as f64 * fraction).round() as u64;
-    Ok(Some(train.epochs.trunc() as u64 * rows.div_ceil(per_step) + part.div_ceil(per_step)))
+    let of_rows = |rows: u64| {
+        let part = (rows as f64 * fraction).round() as u64;
+        train.epochs.trunc() as u64 * rows.div_ceil(per_step) + part.div_ceil(per_step)
+    };
+    train.steps.or_else(|| rows.map(of_rows))
 }
 
 /// Steps between two evaluations; none where there is one at the end alone.
-fn eval_every(
-    config: &Config,
-    prepared: &Prepared,
-    threads: usize,
-    reporter: &Reporter,
-) -> Result<Option<u64>> {
-    let fraction = match config.eval.every {
-        EvalEvery::Steps(steps) => return Ok((steps > 0).then_some(steps)),
-        EvalEvery::EpochFraction(_) if prepared.valid.is_empty() => return Ok(None),
-        EvalEvery::EpochFraction(fraction) => fraction,
-    };
-    let rows = match prepared.train_rows {
-        Some(rows) => rows,
-        None => counted(config, prepared, threads, reporter)?,
-    };
-    // MLPerf's rule rounds down; a fraction below one step means every step.
+fn eval_every(config: &Config, rows: Option<u64>) -> Option<u64> {
     let per_step = (config.train.batch_size * config.train.accumulate) as f64;
-    Ok(Some(((rows as f64 * fraction / per_step).floor() as u64).max(1)))
+    match config.eval.every {
+        EvalEvery::Steps(steps) => (steps > 0).then_some(steps),
+        // MLPerf's rule rounds down; a fraction below one step means every step.
+        EvalEvery::EpochFraction(fraction) => {
+            rows.map(|rows| ((rows as f64 * fraction / per_step).floor() as u64).max(1))
+        }
+    }
 }
 
 fn counted(config: &Config, prepared: &Prepared, threads: usize, reporter: &Reporter) -> Result<u64> {
@@ -256,6 +270,8 @@ struct Run<'a> {
     meter: Meter,
     ends_at_step: Option<u64>,
     eval_every: Option<u64>,
+    train_rows: Option<u64>,
+    mllog: Option<MlLog>,
     saved_at_step: Option<u64>,
     is_first_step: bool,
     /// The synthetic data's best possible AUC, where that is the data.
@@ -264,6 +280,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn until_the_end(&mut self) -> Result<()> {
+        self.log_begin()?;
         loop {
             if let Some(signal) = self.agreed_stop()? {
                 return self.interrupted(signal);
@@ -302,7 +319,9 @@ impl Run<'_> {
 
     /// One step and its progress; false where the data has ended.
     fn one_step(&mut self) -> Result<bool> {
+        let before = self.at();
         let Some(step) = self.session.enqueue()? else { return Ok(false) };
+        self.log_training(before)?;
         if std::mem::take(&mut self.is_first_step) {
             let seconds = self.session.reader().skip_time().as_secs_f64();
             if seconds > 0.0 {
@@ -354,6 +373,10 @@ impl Run<'_> {
         if self.saved_at_step != Some(self.session.steps()) {
             self.save(None)?;
         }
+        if self.config.checkpoint.dir.is_none() {
+            // Nobody will go on with it.
+            self.log_stop(false)?;
+        }
         let done = self.done(if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" })?;
         self.say_what_was_skipped()?;
         let at = self.at();
@@ -363,6 +386,7 @@ impl Run<'_> {
     }
 
     fn finish(&mut self, reason: &str) -> Result<()> {
+        self.log_stop(reason == "target_auc" || self.config.eval.target_auc.is_none())?;
         let done = self.done(reason)?;
         let memory = self.session.memory_mut();
         memory.asked_for = Some(asked_for(self.config));
