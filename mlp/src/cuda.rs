@@ -69,6 +69,8 @@ pub(crate) fn product(stream: &CudaStream, spec: MatmulSpec) -> Planned {
 pub struct Shapes<'a> {
     /// How many vectors of how many elements interact with the bottom output; none where they are only put side by side.
     pub dot: Option<(usize, usize)>,
+    /// Whether a cross network follows.
+    pub cross: bool,
     /// The optimiser of the dense parameters.
     pub optimizer: &'a headlong_device::optimizer::Optimizer,
 }
@@ -83,6 +85,7 @@ pub fn kernels(shapes: &Shapes<'_>) -> Vec<Build> {
         Some((vectors, dim)) => crate::interaction::dot::builds(vectors, dim),
         None => crate::interaction::cat::builds(),
     });
+    all.extend(shapes.cross.then(crate::interaction::cross::builds).into_iter().flatten());
     all.extend(crate::optim::builds(shapes.optimizer));
     all
 }

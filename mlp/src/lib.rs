@@ -6,7 +6,7 @@
 //! pooled vectors (from elsewhere) ─────┘
 //! ```
 //!
-//! * [`linear`]: `Y = act(X·Wᵀ + b)` and its gradients. * [`interaction`]: dot products of all pairs, or concatenation.
+//! * [`linear`]: `Y = act(X·Wᵀ + b)` and its gradients. * [`interaction`]: dot products of all pairs, concatenation, a cross network.
 //! * [`loss`]: binary cross-entropy from logits, with its gradient. * [`loss_scale`]: what keeps gradients in f16. * [`optim`]: one pass over all parameters.
 //! * [`mlp`]: a stack of layers and its memory. * [`init`]: initial values. * [`gemm`]: the matrix products underneath. * [`rounding`]: to 16 bits, on the processor.
 //! * [`finite`]: where a step stopped being numbers. * [`oracle`]: every op written slowly and obviously in f64, which defines them.

@@ -6,11 +6,12 @@
 //! ```
 //! use headlong_device::{ArenaPlan, DType, Stream};
 //! use headlong_mlp::linear::{Activation, Compute};
-//! use headlong_mlp::mlp::{Arenas, MlpSpec, Plans};
+//! use headlong_mlp::mlp::{Arenas, Kind, MlpSpec, Plans};
 //!
 //! let mut plans = Plans::new();
 //! let (widths, last, compute) = (&[3, 8, 1], Activation::None, Compute::F32);
-//! let spec = MlpSpec { name: "top", widths, last, max_samples: 4, sum_blocks: 1, compute };
+//! let kind = Kind::Perceptron;
+//! let spec = MlpSpec { name: "top", kind, widths, last, max_samples: 4, sum_blocks: 1, compute };
 //! let top = spec.add_to(&mut plans);
 //! let x = plans.activations.matrix("x", DType::F32, 4, 3);
 //! let y = plans.activations.matrix("y", DType::F32, 4, 1);
@@ -27,7 +28,7 @@
 mod aside;
 mod plan;
 
-pub use plan::{Arenas, MlpPlan, MlpSpec, Plans};
+pub use plan::{Arenas, Kind, MlpPlan, MlpSpec, Plans};
 
 use crate::init;
 use crate::linear::{
@@ -39,6 +40,7 @@ use headlong_device::{Mat, Stream};
 /// A stack of dense layers.
 #[derive(Debug, Clone)]
 pub struct Mlp {
+    kind: Kind,
     compute: Compute,
     layers: Vec<Layer>,
     /// Input and gradient of the output in 16 bits, where products are, or rounded: for callers whose own are f32.
@@ -52,9 +54,9 @@ pub struct Layer {
     name: String,
     activation: Activation,
     weights: Weights,
-    bias: Mat,
+    bias: Option<Mat>,
     d_weight: Mat,
-    d_bias: Mat,
+    d_bias: Option<Mat>,
     /// Where a product with 16-bit gradients writes a bias gradient that is too coarse to be used.
     coarse_d_bias: Option<Mat>,
     between: Option<Between>,
@@ -78,7 +80,7 @@ impl Between {
 
 impl Layer {
     fn forward_args<'a>(&'a self, x: &'a Mat, y: &'a Mat) -> ForwardArgs<'a> {
-        ForwardArgs { x, w: &self.weights, b: &self.bias, y, activation: self.activation }
+        ForwardArgs { x, w: &self.weights, b: self.bias.as_ref(), y, activation: self.activation }
     }
 
     /// `bottom.0`, `top.3`: its parameters are called this and `.weight` or `.bias`.
@@ -91,9 +93,9 @@ impl Layer {
         &self.weights
     }
 
-    /// Bias, 1 × out.
-    pub fn bias(&self) -> &Mat {
-        &self.bias
+    /// Bias, 1 × out, where it has one.
+    pub fn bias(&self) -> Option<&Mat> {
+        self.bias.as_ref()
     }
 
     /// Gradient of the weights, out × in.
@@ -101,9 +103,9 @@ impl Layer {
         &self.d_weight
     }
 
-    /// Gradient of the bias, 1 × out.
-    pub fn d_bias(&self) -> &Mat {
-        &self.d_bias
+    /// Gradient of the bias, 1 × out, where it has one.
+    pub fn d_bias(&self) -> Option<&Mat> {
+        self.d_bias.as_ref()
     }
 
     /// What follows its sums.
@@ -124,7 +126,7 @@ pub struct MlpBackwardArgs<'a> {
     pub x: &'a Mat,
     /// Gradient before the last activation, samples × last width.
     pub d_z: &'a Mat,
-    /// Gradient of the input, samples × first width, where it is wanted; overwritten.
+    /// Gradient of the input, samples × first width, where it is wanted; overwritten, but added to by [`Kind::LowRank`].
     pub d_x: Option<&'a Mat>,
     /// Adds to the parameters' gradients instead of overwriting them.
     pub accumulate: bool,
@@ -149,9 +151,12 @@ impl Mlp {
             let mut values = vec![0.0; shape.0 * shape.1];
             init::fill_weight(&init::source(seed, layer.weights.name()), shape, &mut values);
             layer.weights.pack(&values);
-            let values = &mut values[..shape.0];
-            init::fill_bias(&init::source(seed, layer.bias.name()), shape.0, values);
-            linear::copy_into(&layer.bias, values);
+            let Some(bias) = &layer.bias else { continue };
+            let mut values = vec![0.0; shape.0];
+            if self.kind == Kind::Perceptron {
+                init::fill_bias(&init::source(seed, bias.name()), shape.0, &mut values);
+            }
+            linear::copy_into(bias, &values);
         }
     }
 
@@ -167,9 +172,10 @@ impl Mlp {
     pub(crate) fn copies(&self) -> impl Iterator<Item = (&Mat, &Mat)> {
         let of_layer = |layer| {
             let Layer { weights, bias, .. }: &Layer = layer;
-            weights.rounded().map(|rounded| [(&weights.values, rounded.0), (bias, rounded.1)])
+            let of_bias = |rounded| bias.as_ref().map(|bias| (bias, rounded));
+            weights.rounded().map(|rounded| [Some((&weights.values, rounded.0)), of_bias(rounded.1)])
         };
-        self.layers.iter().filter_map(of_layer).flatten()
+        self.layers.iter().filter_map(of_layer).flatten().flatten()
     }
 
     /// The caller's matrix, or a rounded copy of it where products take 16 bits and it has 32.
@@ -209,7 +215,7 @@ impl Mlp {
             let mask = layer.between.as_ref().map(|between| &between.mask);
             linear::forward_with_mask(stream, &layer.forward_args(&input, &output), mask);
             // Logits stay as they are: a loss takes them, no product.
-            if layer.activation == Activation::Relu {
+            if layer.activation == Activation::Relu || layer.output().is_some() {
                 self.round(stream, &output);
             }
             input = output;
@@ -236,7 +242,7 @@ impl Mlp {
                 x,
                 d_z: &d_z,
                 d_w: &layer.d_weight,
-                d_b: &layer.d_bias,
+                d_b: layer.d_bias.as_ref(),
                 partials: layer.partials.as_ref(),
                 block_len: args.block_len,
                 accumulate: args.accumulate,
@@ -278,7 +284,8 @@ impl Mlp {
         let w = &self.layers[index].weights;
         let Some(Between { y, d_z: d_x, mask }) = below else {
             if let Some(d_x) = args.d_x {
-                linear::backward_data(stream, &BackwardDataArgs { d_z, w, d_x, mask: None });
+                let accumulate = self.kind == Kind::LowRank;
+                linear::backward_data(stream, &BackwardDataArgs { d_z, w, d_x, mask: None, accumulate });
                 self.round(stream, d_x);
             }
             return false;
@@ -290,10 +297,11 @@ impl Mlp {
         };
         // The bias gradient of that pass is of all samples, and it overwrites.
         let d_b = layer.coarse_d_bias.as_ref();
-        let d_b = d_b.or((!args.accumulate).then_some(&layer.d_bias));
+        let d_b = d_b.or(layer.d_bias.as_ref().filter(|_| !args.accumulate));
         let fused = d_b.filter(|_| linear::keeps_mask(stream, &layer.forward_args(&x, y)));
         let fused = fused.map(|d_b| linear::Below { mask, d_b });
-        let data = BackwardDataArgs { d_z, w, d_x, mask: Some(y) };
+        let mask = (layer.activation == Activation::Relu).then_some(y);
+        let data = BackwardDataArgs { d_z, w, d_x, mask, accumulate: false };
         let done = linear::backward_data_with_mask(stream, &data, fused.as_ref());
         self.round(stream, d_x);
         done && layer.coarse_d_bias.is_none()

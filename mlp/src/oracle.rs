@@ -106,6 +106,56 @@ pub fn dot_backward(features: &[f64], dim: usize, d_out: &[f64]) -> Vec<Sum> {
     (0..count).flat_map(|i| (0..dim).map(move |d| (i, d))).map(|(i, d)| element(i, d)).collect()
 }
 
+/// A layer of a cross network in its definition: `W` width × rank, `V` rank × width, `b` of width.
+#[derive(Debug, Clone)]
+pub struct CrossLayer {
+    /// `V`.
+    pub v: Vec<f64>,
+    /// `W`.
+    pub w: Vec<f64>,
+    /// `b`.
+    pub b: Vec<f64>,
+}
+
+/// The output of a cross network for one sample: `x ← x₀ ⊙ (W·(V·x) + b) + x` for each layer.
+pub fn cross(x0: &[f64], layers: &[CrossLayer]) -> Vec<f64> {
+    layers.iter().fold(x0.to_vec(), |x, layer| {
+        let [_, h] = layer.products(&x);
+        x0.iter().zip(h).zip(&x).map(|((x0, h), x)| x0 * h + x).collect()
+    })
+}
+
+impl CrossLayer {
+    /// `V·x` and `W·(V·x) + b`.
+    fn products(&self, x: &[f64]) -> [Vec<f64>; 2] {
+        let values = |sums: Vec<Sum>| sums.iter().map(|sum| sum.value).collect::<Vec<_>>();
+        let no_bias = vec![0.0; self.v.len() / x.len()];
+        let u = values(linear(x, &self.v, &no_bias, x.len()));
+        let h = values(linear(&u, &self.w, &self.b, u.len()));
+        [u, h]
+    }
+}
+
+/// Gradients of [`cross`] by the input and by each layer's parameters, by the gradient of its output.
+pub fn cross_backward(x0: &[f64], layers: &[CrossLayer], d_y: &[f64]) -> (Vec<f64>, Vec<CrossLayer>) {
+    let times = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).collect::<Vec<_>>();
+    let plus = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<_>>();
+    let values = |sums: Vec<Sum>| sums.iter().map(|sum| sum.value).collect::<Vec<_>>();
+    let (mut d_x, mut d_x0, mut gradients) = (d_y.to_vec(), vec![0.0; x0.len()], Vec::new());
+    for (index, layer) in layers.iter().enumerate().rev() {
+        let x = cross(x0, &layers[..index]);
+        let [u, h] = layer.products(&x);
+        d_x0 = plus(&d_x0, &times(&d_x, &h));
+        let d_h = times(&d_x, x0);
+        let d_u = values(linear_backward_data(&d_h, &layer.w, x0.len()));
+        let (w, b) = linear_backward_weights(&u, &d_h, u.len(), x0.len());
+        let (v, _) = linear_backward_weights(&x, &d_u, x0.len(), u.len());
+        gradients.insert(0, CrossLayer { v: values(v), w: values(w), b: values(b) });
+        d_x = plus(&d_x, &values(linear_backward_data(&d_u, &layer.v, u.len())));
+    }
+    (plus(&d_x0, &d_x), gradients)
+}
+
 /// `1 / (1 + e^-z)`.
 pub fn sigmoid(z: f64) -> f64 {
     1.0 / (1.0 + (-z).exp())

@@ -8,8 +8,9 @@ use headlong_mlp::Result;
 use headlong_mlp::interaction::dot;
 use headlong_mlp::linear::{Activation, Compute};
 use headlong_mlp::loss::{self, Loss, LossArgs};
-use headlong_mlp::mlp::{Arenas, Mlp, MlpBackwardArgs, MlpSpec, Plans};
+use headlong_mlp::mlp::{Arenas, Kind, Mlp, MlpBackwardArgs, MlpSpec, Plans};
 use headlong_mlp::optim::{self, StepArgs};
+use std::slice;
 
 const SAMPLES: usize = 64;
 const TABLES: usize = 5;
@@ -39,7 +40,7 @@ impl Network {
         let mut plans = Plans::new();
         let spec = |name, widths, last| {
             let (max_samples, sum_blocks) = (SAMPLES, 1);
-            MlpSpec { name, widths, last, max_samples, sum_blocks, compute }
+            MlpSpec { name, kind: Kind::Perceptron, widths, last, max_samples, sum_blocks, compute }
         };
         let width = dot::output_width(TABLES, DIM);
         let bottom = spec("bottom", &[13, 64, DIM], Activation::Relu).add_to(&mut plans);
@@ -130,7 +131,7 @@ impl Network {
             step,
             device_step: self.step.as_ref().map(DeviceMemory::ptr),
             clip: Some(1.0),
-            stacks: &[&self.bottom, &self.top],
+            stacks: &[slice::from_ref(&self.bottom), slice::from_ref(&self.top)],
             loss_scale: None,
         };
         optim::step(stream, &args);

@@ -7,7 +7,7 @@ use headlong_mlp::Result;
 use headlong_mlp::interaction::dot;
 use headlong_mlp::linear::{Activation, Compute};
 use headlong_mlp::loss::{self, Loss, LossArgs};
-use headlong_mlp::mlp::{Arenas, Mlp, MlpBackwardArgs, MlpSpec, Plans};
+use headlong_mlp::mlp::{Arenas, Kind, Mlp, MlpBackwardArgs, MlpSpec, Plans};
 use headlong_mlp::optim::{self, StepArgs};
 
 #[global_allocator]
@@ -31,7 +31,7 @@ fn build() -> Result<Model> {
     let mut plans = Plans::new();
     let spec = |name, widths, last| {
         let (sum_blocks, compute) = (2, Compute::F32);
-        MlpSpec { name, widths, last, max_samples: SAMPLES, sum_blocks, compute }
+        MlpSpec { name, kind: Kind::Perceptron, widths, last, max_samples: SAMPLES, sum_blocks, compute }
     };
     let width = dot::output_width(TABLES, DIM);
     let bottom = spec("bottom", &[13, 64, DIM][..], Activation::Relu).add_to(&mut plans);

@@ -1,6 +1,7 @@
 //! Data of one format to another.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::criteo::BlockOptions;
 use crate::disk::DiskOptions;
@@ -14,6 +15,7 @@ use crate::formats::records::RecordLayout;
 use crate::formats::split::{self, FeatureSpec, SplitSink};
 use crate::formats::text::{TextSink, TextSource};
 use crate::formats::{Format, Sink, Source};
+use crate::multi_hot::MultiHot;
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples, present_id};
 use crate::transform::{DenseFunction, DenseTransform};
 
@@ -87,6 +89,8 @@ pub struct ConvertOptions {
     pub transform: Option<DenseTransform>,
     /// Rows of each table, where ids are to become rows (`id mod rows`), and where the format has to know them.
     pub rows: Option<Vec<u64>>,
+    /// Several ids a sample are made of one, which has become a row.
+    pub multi_hot: Option<Arc<MultiHot>>,
     /// How the disk is read.
     pub disk: DiskOptions,
 }
@@ -114,6 +118,7 @@ pub fn convert(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Converted> {
     let schema = converted_schema(source.schema(), options)?;
+    let schema = options.multi_hot.as_ref().map_or(Ok(schema.clone()), |bags| bags.expanded(&schema))?;
     let function = match (source.schema().dense_kind, options.transform) {
         (DenseKind::Integers, Some(transform)) => Some(transform.function().ok_or_else(|| {
             let message = format!("{transform} needs the minimum of each file: choose another transform");
@@ -124,9 +129,13 @@ pub fn convert(
     let mut sink = create(format, output, &schema, options)?;
     let end = source.num_samples().unwrap_or(u64::MAX);
     let mut stream = source.read(Box::new(std::iter::once(0..end)), &options.disk)?;
-    let (mut samples, mut num_samples) = (Samples::default(), 0);
+    let (mut samples, mut num_samples, mut buffer) = (Samples::default(), 0, Vec::new());
     while stream.next(&mut samples)? {
         change(&mut samples, function.as_ref(), options.rows.as_deref());
+        options
+            .multi_hot
+            .as_ref()
+            .map_or(Ok(()), |bags| bags.expand_samples(&mut samples.sparse, &mut buffer))?;
         sink.write(&samples)?;
         num_samples += samples.num_samples as u64;
         progress(num_samples);

@@ -11,6 +11,7 @@ use crate::batch::Jagged;
 use crate::criteo::parse::RawBlock;
 use crate::error::{ReaderError, Result};
 use crate::hashing::{HashFunction, MAX_HASHED_ROWS, MISSING_ID, hash_column, hashed_row};
+use crate::multi_hot::MultiHot;
 use crate::samples::present_id;
 
 /// How raw ids become row indices; recorded with everything trained on them.
@@ -83,6 +84,8 @@ pub struct IdMapper {
     frozen: bool,
     /// Columns whose ids are passed on as they are.
     raw: Vec<bool>,
+    /// The bags that rows of one-hot data stand for.
+    multi_hot: Option<Arc<MultiHot>>,
 }
 
 #[derive(Clone, Debug)]
@@ -113,7 +116,14 @@ impl IdMapper {
                 return Err(ReaderError::Invalid { message });
             }
         };
-        Ok(Self { policy, rows: rows.to_vec(), state, frozen: false, raw: vec![false; rows.len()] })
+        Ok(Self {
+            policy,
+            rows: rows.to_vec(),
+            state,
+            frozen: false,
+            raw: vec![false; rows.len()],
+            multi_hot: None,
+        })
     }
 
     /// A mapper of policy [`IdPolicy::Dictionary`] that looks rows up in `lookup`.
@@ -127,7 +137,14 @@ impl IdMapper {
             return Err(ReaderError::Invalid { message });
         }
         let (policy, state) = (IdPolicy::Dictionary, State::Lookup(lookup));
-        Ok(Self { policy, rows: rows.to_vec(), state, frozen: false, raw: vec![false; rows.len()] })
+        Ok(Self {
+            policy,
+            rows: rows.to_vec(),
+            state,
+            frozen: false,
+            raw: vec![false; rows.len()],
+            multi_hot: None,
+        })
     }
 
     /// The same mapping, but the ids of `columns` are passed on as they are, for tables that find rows themselves: the 32 bits of the
@@ -138,6 +155,17 @@ impl IdMapper {
     pub fn with_raw_columns(mut self, columns: &[usize]) -> Self {
         columns.iter().for_each(|&column| self.raw[column] = true);
         self
+    }
+
+    /// The same mapping, behind which each row of one-hot data stands for a bag: readers that are [`crate::multi_hot::MultiHotReader`]s
+    /// fill it in.
+    pub fn with_multi_hot(self, multi_hot: Option<Arc<MultiHot>>) -> Self {
+        Self { multi_hot, ..self }
+    }
+
+    /// The bags that rows of one-hot data stand for, where they do.
+    pub fn multi_hot(&self) -> Option<&Arc<MultiHot>> {
+        self.multi_hot.as_ref()
     }
 
     /// The same mapping, learning nothing any more: for evaluation and prediction.

@@ -50,6 +50,7 @@ pub mod ids;
 pub mod inspect;
 pub mod io;
 pub mod make;
+pub mod multi_hot;
 pub mod order;
 pub mod prefetch;
 pub mod resident;

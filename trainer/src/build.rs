@@ -1,7 +1,7 @@
 //! From a configuration to a model in memory: every slot planned, every arena frozen, every weight initialised. After this
 //! nothing is allocated.
 
-use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Interaction, Precision};
+use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Precision};
 use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::schedule::Call;
@@ -12,14 +12,16 @@ use headlong_device::optimizer::Optimizer;
 use headlong_device::{Arena, Device, Mat, SlotId, Stream};
 use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridSet, Owner, Partition};
 use headlong_embedding::{Registry, SetOptions, TableSpec};
+use headlong_mlp::interaction::cross::Cross;
 use headlong_mlp::linear::{Activation, Compute};
 use headlong_mlp::loss::Loss;
 use headlong_mlp::loss_scale::LossScale;
 pub use headlong_mlp::loss_scale::{ScaleState, is_scale};
-use headlong_mlp::mlp::{Arenas, Mlp, MlpSpec, Plans};
+use headlong_mlp::mlp::{Arenas, Kind, Mlp, MlpSpec, Plans};
 use headlong_mlp::optim;
 use headlong_mlp::rounding::Rounding;
 use headlong_reader::Batch;
+use std::slice;
 use std::sync::Arc;
 
 mod batch_slot;
@@ -58,6 +60,8 @@ pub struct Model {
     pub(crate) chunk_len: usize,
     /// The MLP over dense features.
     pub bottom: Mlp,
+    /// The cross network over the features, where there is one.
+    pub cross: Option<Cross>,
     /// The MLP over the interaction.
     pub top: Mlp,
     /// All dense parameters, in one arena.
@@ -121,6 +125,13 @@ pub struct Parameter {
     pub name: String,
     /// `[out, in]` or `[out]`.
     pub shape: Vec<u64>,
+}
+
+/// The dense network.
+struct Networks {
+    bottom: Mlp,
+    cross: Option<Cross>,
+    top: Mlp,
 }
 
 /// What makes a model one of several ranks.
@@ -206,6 +217,7 @@ impl Model {
         let top_widths = widths(sizes.top_in, &config.model.top);
         let spec = |name, widths, last| MlpSpec {
             name,
+            kind: Kind::Perceptron,
             widths,
             last,
             max_samples: sizes.micro,
@@ -213,6 +225,7 @@ impl Model {
             compute,
         };
         let bottom_plan = spec("bottom", &bottom_widths, Activation::Relu).add_to(&mut plans);
+        let cross_plan = sizes.cross(config, compute).map(|spec| spec.add_to(&mut plans));
         let top_plan = spec("top", &top_widths, Activation::None).add_to(&mut plans);
         let proxied = match deduplicates_by_node(config, &parts) {
             true => {
@@ -228,13 +241,16 @@ impl Model {
         let dense_optimizer = config.optimizer.dense.optimizer();
         let dense_states =
             optim::freeze_states_on(stream, &dense_optimizer, &parameters_plan).map_err(memory)?;
-        let (bottom, top) = (bottom_plan.build(&arenas), top_plan.build(&arenas));
-        for mlp in [&bottom, &top] {
-            mlp.initialize(config.train.seed);
-            mlp.refresh(stream);
-        }
+        let networks = Networks {
+            bottom: bottom_plan.build(&arenas),
+            cross: cross_plan.map(|plan| plan.build(&arenas)),
+            top: top_plan.build(&arenas),
+        };
         let mut model =
-            Self::assemble(config, parts, sizes, (tables, bottom, top), (arenas, dense_states), slots);
+            Self::assemble(config, parts, sizes, (tables, networks), (arenas, dense_states), slots);
+        let stacks = model.stacks();
+        stacks.iter().copied().flatten().for_each(|stack| stack.initialize(config.train.seed));
+        model.refresh(stream);
         if let Device::Cuda(_) = stream.device() {
             model.go_to_device(stream)?;
             model.forget_non_finite()?;
@@ -248,7 +264,7 @@ impl Model {
         config: &Config,
         parts: RankParts<'_>,
         sizes: Sizes,
-        (tables, bottom, top): (HybridSet, Mlp, Mlp),
+        (tables, networks): (HybridSet, Networks),
         (arenas, dense_states): (Arenas, Vec<Arena>),
         ids: SlotIds,
     ) -> Self {
@@ -298,8 +314,9 @@ impl Model {
             inside,
             across,
             tables,
-            bottom,
-            top,
+            bottom: networks.bottom,
+            cross: networks.cross,
+            top: networks.top,
             dense_states,
             slots,
             vectors,
@@ -344,8 +361,13 @@ impl Model {
 
     /// Makes everything that is derived from weights again. Call it after weights were written from outside.
     pub fn refresh(&self, stream: &Stream) {
-        self.bottom.refresh(stream);
-        self.top.refresh(stream);
+        self.stacks().into_iter().flatten().for_each(|stack| stack.refresh(stream));
+    }
+
+    /// All stacks of dense layers, in the order of the forward pass.
+    pub(crate) fn stacks(&self) -> [&[Mlp]; 3] {
+        let cross = self.cross.as_ref().map_or(&[][..], Cross::stacks);
+        [slice::from_ref(&self.bottom), cross, slice::from_ref(&self.top)]
     }
 
     /// Takes this rank's share of `incoming` into a slot, and brings labels and dense features to the device.
@@ -520,9 +542,4 @@ fn parameters(weights: &Arena) -> Vec<Parameter> {
         Parameter { name: mat.name().to_owned(), shape }
     };
     weights.mats().map(parameter).collect()
-}
-
-/// Whether the interaction multiplies pairs or only puts vectors side by side.
-pub(crate) fn is_dot(config: &Config) -> bool {
-    config.model.interaction == Interaction::Dot
 }

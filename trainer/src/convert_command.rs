@@ -13,10 +13,12 @@ use headlong_reader::disk::DiskOptions;
 use headlong_reader::formats::named::DenseReading;
 use headlong_reader::formats::records::{DCNV2_HOTNESS, RecordLayout};
 use headlong_reader::formats::{Format, Source};
+use headlong_reader::multi_hot::{Distribution, MLPERF_SIZES, MultiHot, MultiHotSpec};
 use headlong_reader::samples::{DenseKind, Hotness};
 use headlong_reader::{BlockOptions, DenseTransform};
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Lines of progress come at most this often.
@@ -63,11 +65,52 @@ pub struct ConvertArguments {
     pub json: JsonOutput,
 }
 
+/// Arguments of `headlong data multi-hot`.
+#[derive(Debug, Args)]
+pub struct MultiHotArguments {
+    /// What is converted, and to what; `--rows` is needed
+    #[command(flatten)]
+    pub conversion: ConvertArguments,
+    /// Ids a sample in each column, the first of them the file's (3,2,1,…); MLPerf's where it is not given
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    pub sizes: Vec<u32>,
+    /// No table has more rows than this; MLPerf: 40000000
+    #[arg(long, value_name = "ROWS")]
+    pub max_rows: Option<u64>,
+    /// How the other ids are drawn: uniform (MLPerf) or pareto
+    #[arg(long, value_name = "NAME", default_value = "uniform")]
+    pub distribution: Distribution,
+    /// Where numpy's generator starts; MLPerf: 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u32,
+}
+
 /// Converts.
 ///
 /// # Errors
 /// [`Error::Usage`] for arguments that do not fit together, [`Error::Failed`] for data that cannot be read or written.
 pub fn run(arguments: &ConvertArguments) -> Result<()> {
+    convert_with(arguments, None)
+}
+
+/// Makes multi-hot data of one-hot data, as MLPerf's generator does.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_multi_hot(arguments: &MultiHotArguments) -> Result<()> {
+    let MultiHotArguments { conversion, sizes, max_rows, distribution, seed } = arguments;
+    let sizes = if sizes.is_empty() { MLPERF_SIZES.to_vec() } else { sizes.clone() };
+    let Some(rows) = rows(conversion, Format::Criteo, sizes.len())? else {
+        return Err(Error::Usage("--rows: ids are drawn from the rows of each column's table".to_owned()));
+    };
+    let rows: Vec<u64> = rows.into_iter().map(|rows| rows.min(max_rows.unwrap_or(rows))).collect();
+    let spec = MultiHotSpec { sizes, distribution: *distribution, seed: *seed };
+    let bags = MultiHot::new(&rows, &spec).map_err(Error::failed("multi-hot ids cannot be drawn"))?;
+    convert_with(conversion, Some((rows, Arc::new(bags))))
+}
+
+/// Converts; with bags, ids become these rows and then their bags.
+fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiHot>)>) -> Result<()> {
     let failed = Error::failed("the data cannot be converted");
     let from = match arguments.from {
         Some(format) => format,
@@ -81,8 +124,11 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
         Format::Csv | Format::Parquet if !arguments.integers => None,
         _ => arguments.dense_transform,
     };
-    let rows = rows(arguments, from, source.schema().sparse.len())?;
-    let options = ConvertOptions { transform, rows, disk: DiskOptions::default() };
+    let (rows, multi_hot) = match bags {
+        Some((rows, bags)) => (Some(rows), Some(bags)),
+        None => (rows(arguments, from, source.schema().sparse.len())?, None),
+    };
+    let options = ConvertOptions { transform, rows, multi_hot, disk: DiskOptions::default() };
     let mut progress = Progress::new(&*source);
     let converted = convert::convert(&*source, arguments.to, &arguments.output, &options, &mut |samples| {
         progress.show(samples);

@@ -13,6 +13,7 @@ use headlong_reader::formats::named::{DenseReading, NamedColumns};
 use headlong_reader::formats::records::{DCNV2_HOTNESS, RecordLayout};
 use headlong_reader::formats::{Format, Source};
 use headlong_reader::hashing::HashFunction;
+use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::order::{Order, Slice};
 use headlong_reader::samples::{DenseKind, Hotness, SparseColumn};
 use headlong_reader::{
@@ -72,7 +73,8 @@ pub fn id_mapper(config: &Config, table_rows: &[u64]) -> Result<IdMapper> {
 pub fn fingerprint(config: &Config, dictionary_checksum: Option<String>) -> DataFingerprint {
     let hashed = config.data.ids == Ids::Hash;
     let raw = config.raw_columns().into_iter().map(|column| format!("; C{} raw", column + 1));
-    let raw_after = |policy: String| raw.fold(policy, |text, column| text + &column);
+    let raw_after =
+        |policy: String| raw.fold(policy, |text, column| text + &column) + &config.multi_hot_text();
     DataFingerprint {
         dense_transform: dense_transform(config).name().to_owned(),
         id_policy: raw_after(match config.data.ids {
@@ -97,8 +99,9 @@ pub fn open_training(
     ids: IdMapper,
     start: &Position,
     threads: usize,
-) -> Result<TrainingReader> {
+) -> Result<MultiHotReader<TrainingReader>> {
     let train = &config.train;
+    let bags = ids.multi_hot().cloned();
     let batch_size = train.batch_size * train.accumulate;
     // The session counts steps; the stream ends by itself only where whole epochs were asked for.
     let epochs = (train.steps.is_none() && train.epochs.fract() == 0.0).then_some(train.epochs as u64);
@@ -111,10 +114,11 @@ pub fn open_training(
             epochs,
         };
         return CriteoTextReader::open(files, ids, &options, start)
-            .map(TrainingReader::Text)
+            .map(|reader| MultiHotReader::new(TrainingReader::Text(reader), bags))
             .map_err(|error| failed("the training data cannot be read", error));
     }
     let source = training_source(config, files, threads)?;
+    let bags = bags.filter(|_| is_one_hot(&*source));
     let options = FormatOptions {
         batch_size,
         slice: Slice::WHOLE,
@@ -127,7 +131,13 @@ pub fn open_training(
     };
     let reader = FormatReader::open(source, options, start)
         .map_err(|error| failed("the training data cannot be read", error))?;
-    Ok(TrainingReader::Format { reader: Box::new(reader), ids: Box::new(ids) })
+    let reader = TrainingReader::Format { reader: Box::new(reader), ids: Box::new(ids) };
+    Ok(MultiHotReader::new(reader, bags))
+}
+
+/// Whether each sample has one id in each column: what is multi-hot already stays as it is.
+fn is_one_hot(source: &dyn Source) -> bool {
+    source.schema().sparse.iter().all(|column| column.hotness == Hotness::Fixed(1))
 }
 
 /// The training data, in memory where it is to be kept.
@@ -484,7 +494,16 @@ impl EvaluationData {
                     .map(|reader| Box::new(reader) as Box<dyn Reader>)
             }
         };
-        opened.map_err(|error| failed("the evaluation data cannot be read", error))
+        let opened = opened.map_err(|error| failed("the evaluation data cannot be read", error))?;
+        let bags = ids.multi_hot().cloned().filter(|_| self.is_one_hot());
+        Ok(Box::new(MultiHotReader::new(opened, bags)))
+    }
+
+    fn is_one_hot(&self) -> bool {
+        match &self.contents {
+            Contents::Text { .. } | Contents::ResidentText(_) => true,
+            Contents::Format(source) => is_one_hot(&**source),
+        }
     }
 
     /// Samples, where they have been counted.

@@ -126,6 +126,7 @@ impl Applied {
             _ => (data::id_mapper(&config, &rows)?, None),
         };
         restore_ids(&checkpoint, &mut ids)?;
+        let ids = ids.with_multi_hot(config.multi_hot_bags(&rows)?);
         let mut crew = Crew::of_one_rank(&config, &rows, threads)?;
         load(&mut crew, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;
         Ok(Self { config, checkpoint, crew, ids, threads })

@@ -188,6 +188,7 @@ fn builds_of(config: &Config) -> Vec<Build> {
     let dense = config.optimizer.dense.optimizer();
     let dot = matches!(config.model.interaction, Interaction::Dot);
     let shapes = headlong_mlp::cuda::Shapes {
+        cross: config.model.interaction == Interaction::Cross,
         dot: dot.then_some((config.data.num_sparse, config.model.dim)),
         optimizer: &dense,
     };

@@ -68,6 +68,8 @@ pub enum Runs {
     OnDevice,
     /// Where the loss is scaled alone.
     Scaled,
+    /// Where a cross network follows the features alone.
+    Crossed,
 }
 
 /// One line of the schedule.
@@ -94,6 +96,7 @@ impl Stage {
             Runs::AmongRanks => !model.is_alone(),
             Runs::OnDevice => model.runs_ahead(),
             Runs::Scaled => model.loss_scale.is_some(),
+            Runs::Crossed => model.cross.is_some(),
         }
     }
 

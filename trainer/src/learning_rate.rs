@@ -11,8 +11,9 @@
 //! otherwise        r
 //! ```
 //!
-//! Note: two quirks of the original are left out. Between warm-up and decay it stays at r · (w − 1) / w, the last value
-//! of the warm-up, where n > 0; after the decay it stays at the last decayed value, which is the floor unless n is small.
+//! Note: two quirks of the original, and of HugeCTR after it, are left out. Between warm-up and decay it stays at r · (w − 1) / w, the
+//! last value of the warm-up, where n > 0; after the decay it stays at the last decayed value, which is the floor unless n is small.
+//! Published results were made with the first: `train.hugectr_compat` brings it back.
 
 use crate::config::TrainConfig;
 
@@ -31,6 +32,8 @@ pub struct LearningRate {
     pub decay_power: f64,
     /// The decay does not go below this.
     pub floor: f64,
+    /// Whether the rate stays at the warm-up's last value until the decay begins, as in the original.
+    pub keeps_last_of_warmup: bool,
 }
 
 impl LearningRate {
@@ -43,6 +46,7 @@ impl LearningRate {
             decay_steps: train.decay_steps,
             decay_power: train.decay_power,
             floor: train.final_learning_rate,
+            keeps_last_of_warmup: train.hugectr_compat,
         }
     }
 
@@ -57,13 +61,24 @@ impl LearningRate {
         if step < self.warmup_steps {
             return self.base * step as f64 / self.warmup_steps as f64;
         }
-        if self.decay_steps == 0 || step < self.decay_start_step {
+        if self.decay_steps == 0 {
             return self.base;
+        }
+        if step < self.decay_start_step {
+            return self.plateau();
         }
         let left = self.decay_steps.saturating_sub(step - self.decay_start_step);
         let share = left as f64 / self.decay_steps as f64;
         // Note: a floor above the base would raise the rate; the smaller of the two is meant.
         (self.base * share.powf(self.decay_power)).max(self.floor.min(self.base))
+    }
+
+    /// The rate between warm-up and decay.
+    fn plateau(&self) -> f64 {
+        match self.keeps_last_of_warmup && self.warmup_steps > 1 {
+            true => self.base * (self.warmup_steps - 1) as f64 / self.warmup_steps as f64,
+            false => self.base,
+        }
     }
 }
 
@@ -79,6 +94,7 @@ mod tests {
         decay_steps: 30_000,
         decay_power: 2.0,
         floor: 1e-7,
+        keeps_last_of_warmup: false,
     };
 
     #[test]
@@ -100,6 +116,33 @@ mod tests {
             let found = MLPERF.at(step - 1);
             assert!((found - rate).abs() <= 1e-12 * rate, "step {step}: {found} != {rate}");
         }
+    }
+
+    /// What a program that only changes a variable in the two branches prints: the warm-up's last value stays, 24 · 2749 / 2750.
+    #[test]
+    fn the_ancestors_plateau() {
+        let ours = LearningRate {
+            base: 24.0,
+            warmup_steps: 2750,
+            decay_start_step: 49_315,
+            decay_steps: 27_772,
+            ..MLPERF
+        };
+        let theirs = LearningRate { keeps_last_of_warmup: true, ..ours };
+        let mut kept = 0.0;
+        for step in 1..=80_000_u64 {
+            if step < 2750 {
+                kept = step as f64 * 24.0 / 2750.0;
+            } else if (49_315..49_315 + 27_772).contains(&step) {
+                let left = (27_772 - (step - 49_315)) as f64 / 27_772.0;
+                kept = f64::max(1e-7, 24.0 * left.powi(2));
+            }
+            assert!((theirs.at(step - 1) - kept).abs() < 1e-7, "step {step}");
+            let same = !(2750..49_315).contains(&step);
+            assert_eq!(ours.at(step - 1) == theirs.at(step - 1), same, "step {step}");
+        }
+        let constant = LearningRate { decay_steps: 0, ..theirs };
+        assert_eq!(constant.at(10_000), 24.0, "without a decay the original has its base there, too");
     }
 
     #[test]

@@ -58,7 +58,7 @@ fn data(command: &DataCommand) -> Result<()> {
         DataCommand::Inspect(arguments) => data_command::inspect(arguments),
         DataCommand::Verify(arguments) => data_command::verify(arguments),
         DataCommand::Convert(arguments) => headlong::convert_command::run(arguments),
-        DataCommand::MultiHot(_) => absent("headlong data multi-hot"),
+        DataCommand::MultiHot(arguments) => headlong::convert_command::run_multi_hot(arguments),
     }
 }
 

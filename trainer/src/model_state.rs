@@ -8,6 +8,7 @@ use crate::checkpoint::{
     Cause, CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, LossScaleState,
     ModelFingerprint, OptimizerFingerprint, Section, TableFingerprint, TensorId,
 };
+use crate::config::{Interaction, ModelConfig};
 use crate::crew::Crew;
 use crate::data::failed;
 use crate::digest::{chunks, read_error};
@@ -25,10 +26,7 @@ impl Model {
             num_dense: self.config.data.num_dense as u64,
             bottom: widths(&self.config.model.bottom),
             top: widths(&self.config.model.top),
-            interaction: match self.config.model.interaction {
-                crate::config::Interaction::Dot => "dot".to_owned(),
-                crate::config::Interaction::Cat => "cat".to_owned(),
-            },
+            interaction: interaction(&self.config.model),
             tables: self
                 .tables
                 .specs()
@@ -56,6 +54,15 @@ impl Model {
     fn dense_tensor(&self, tensor: TensorId) -> Mat {
         let arena = tensor.state.map_or(&self.weights, |state| &self.dense_states[state]);
         arena.mats().nth(tensor.index).expect("a tensor of this model's layout has a slot")
+    }
+}
+
+/// `dot`, `cat`, `cross(layers=3, rank=512)`.
+fn interaction(model: &ModelConfig) -> String {
+    match model.interaction {
+        Interaction::Dot => "dot".to_owned(),
+        Interaction::Cat => "cat".to_owned(),
+        Interaction::Cross => format!("cross(layers={}, rank={})", model.cross_layers, model.cross_rank),
     }
 }
 

@@ -21,7 +21,7 @@ pub const DEFAULT: &str = "tiny";
 pub const DEFAULT_FOR_DATA: &str = "criteo-hashed";
 
 /// All presets.
-pub const PRESETS: [Preset; 5] = [
+pub const PRESETS: [Preset; 6] = [
     Preset {
         name: "tiny",
         summary: "synthetic data, two minutes on two cores",
@@ -46,6 +46,11 @@ pub const PRESETS: [Preset; 5] = [
         name: "criteo-terabyte-dlrm",
         summary: "MLPerf v1: Criteo 1 TB Click Logs, 40 M rows at most",
         toml: include_str!("../../configs/criteo-terabyte-dlrm.toml"),
+    },
+    Preset {
+        name: "criteo-terabyte-dcnv2",
+        summary: "MLPerf v3: DLRM-DCNv2 on the Criteo 1 TB Click Logs, multi-hot",
+        toml: include_str!("../../configs/criteo-terabyte-dcnv2.toml"),
     },
 ];
 

@@ -22,28 +22,28 @@
 mod by_node;
 mod by_slot;
 mod call;
+mod interaction;
 mod on_device;
 mod scaled;
 
 pub use call::Call;
 
-use crate::build::{BatchIds, BatchSlot, Model, is_dot};
+use crate::build::{BatchIds, BatchSlot, Model};
 use crate::config::IdsChoice;
 use crate::crew::exchange_failed;
 use crate::data::failed;
 use crate::error::Result;
 use crate::lanes::Lane::{Comm, Copy, Dense, Sparse};
 use crate::lanes::Repeat::{MicroBatch, Step as Once};
-use crate::lanes::Runs::{Always, AmongRanks, OnDevice, Scaled};
+use crate::lanes::Runs::{Always, AmongRanks, Crossed, OnDevice, Scaled};
 use crate::lanes::Stage;
 use headlong_device::Stream;
 use headlong_embedding::Ids;
 use headlong_embedding::hybrid::IdExchange;
-use headlong_mlp::interaction::{cat, dot};
-use headlong_mlp::linear::Activation;
 use headlong_mlp::loss::LossArgs;
 use headlong_mlp::mlp::MlpBackwardArgs;
 use headlong_mlp::optim::{self, StepArgs};
+use interaction::{cross_backward, cross_forward, interaction_backward, interaction_forward};
 use on_device::{copy_learning_rates, fetch_losses, find_non_finite};
 use scaled::{adjust_loss_scale, check_gradients};
 
@@ -85,10 +85,19 @@ pub const TRAINING: &[Stage] = &[
         bottom_forward,
     ),
     stage("interaction_forward", Dense, MicroBatch, Always, &["pool", "bottom_forward"], interaction_forward),
-    stage("top_forward", Dense, MicroBatch, Always, &["interaction_forward"], top_forward),
+    stage("cross_forward", Dense, MicroBatch, Crossed, &["interaction_forward"], cross_forward),
+    stage("top_forward", Dense, MicroBatch, Always, &["interaction_forward", "cross_forward"], top_forward),
     stage("loss", Dense, MicroBatch, Always, &["top_forward"], loss),
     stage("top_backward", Dense, MicroBatch, Always, &["loss"], top_backward),
-    stage("interaction_backward", Dense, MicroBatch, Always, &["top_backward"], interaction_backward),
+    stage("cross_backward", Dense, MicroBatch, Crossed, &["top_backward"], cross_backward),
+    stage(
+        "interaction_backward",
+        Dense,
+        MicroBatch,
+        Always,
+        &["top_backward", "cross_backward"],
+        interaction_backward,
+    ),
     stage("bottom_backward", Dense, MicroBatch, Always, &["interaction_backward"], bottom_backward),
     // Gradients of rows go to their owners, then all others are summed over the ranks at once.
     stage("reduce", Sparse, Once, AmongRanks, &["interaction_backward", "accept"], reduce),
@@ -189,7 +198,15 @@ pub const EVALUATION: &[Stage] = &[
         &["eval_pool", "eval_bottom_forward"],
         interaction_forward,
     ),
-    stage("eval_top_forward", Dense, MicroBatch, Always, &["eval_interaction_forward"], top_forward),
+    stage("eval_cross_forward", Dense, MicroBatch, Crossed, &["eval_interaction_forward"], cross_forward),
+    stage(
+        "eval_top_forward",
+        Dense,
+        MicroBatch,
+        Always,
+        &["eval_interaction_forward", "eval_cross_forward"],
+        top_forward,
+    ),
 ];
 
 /// Behind [`EVALUATION`], where predictions are wanted in the order of the samples: metrics need no rank to have them all.
@@ -359,24 +376,6 @@ fn bottom_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()>
     Ok(())
 }
 
-fn interaction_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
-    let (first, count) = call.samples();
-    if let Some(rounding) = model.rounding {
-        rounding.round(stream, &model.vectors.rows_range(first, count));
-    }
-    let args = dot::ForwardArgs {
-        bottom: &model.bottom_out.first_rows(count),
-        vectors: &model.vectors.rows_range(first, count),
-        out: &model.top_in.first_rows(count),
-    };
-    if is_dot(&model.config) {
-        dot::forward(stream, &args)
-    } else {
-        cat::forward(stream, &args)
-    }
-    Ok(())
-}
-
 fn top_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let (first, count) = call.samples();
     model.top.forward(stream, &model.top_in.first_rows(count), &model.logits.rows_range(first, count));
@@ -417,25 +416,6 @@ fn top_backward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
         block_len: call.block_len(),
     };
     model.top.backward(stream, &args);
-    Ok(())
-}
-
-fn interaction_backward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
-    let (first, count) = call.samples();
-    let args = dot::BackwardArgs {
-        bottom: &model.bottom_out.first_rows(count),
-        vectors: &model.vectors.rows_range(first, count),
-        d_out: &model.d_top_in.first_rows(count),
-        d_bottom: &model.d_bottom_out.first_rows(count),
-        d_vectors: &model.d_vectors.rows_range(first, count),
-        bottom_activation: Activation::Relu,
-        loss_scale: model.loss_scale.as_ref(),
-    };
-    if is_dot(&model.config) {
-        dot::backward(stream, &args)
-    } else {
-        cat::backward(stream, &args)
-    }
     Ok(())
 }
 
@@ -541,7 +521,7 @@ fn dense_optimizer(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()
         step: &call.dense_step,
         device_step: model.dense_step_on_device(),
         clip: model.config.train.clip_norm.map(|norm| norm as f32),
-        stacks: &[&model.bottom, &model.top],
+        stacks: &model.stacks(),
         loss_scale: model.loss_scale.as_ref(),
     };
     optim::step(stream, &args);

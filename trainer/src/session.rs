@@ -24,6 +24,7 @@ use crate::metrics::EvalMetrics;
 use crate::statistics::STATISTICS_BLOB;
 use evaluations::Evaluations;
 use headlong_embedding::hybrid::statistics::Statistics;
+use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::{Batch, IdMapper, Position, Reader, SkipReport};
 use serde::{Deserialize, Serialize};
 use std::io::Read as _;
@@ -92,7 +93,7 @@ pub struct Session {
     config: Config,
     crew: Crew,
     data: SessionData,
-    reader: TrainingReader,
+    reader: MultiHotReader<TrainingReader>,
     /// Gives its buffers to the reader and gets the next batch, which all ranks take their shares of.
     incoming: Batch,
     dense_rate: LearningRate,
@@ -266,7 +267,10 @@ impl Session {
 
     /// The ids as they were right after the last batch that was trained on.
     fn ids_now(&self) -> Result<IdMapper> {
-        self.reader.mapper_at(&self.position).map_err(|error| failed("the state of the ids is lost", error))
+        self.reader
+            .inner()
+            .mapper_at(&self.position)
+            .map_err(|error| failed("the state of the ids is lost", error))
     }
 
     /// Saves everything. `finished` says why the run has ended, where it has.
@@ -369,7 +373,7 @@ impl Session {
 
     /// The reader: its progress, the time it was waited for, the rows it skipped.
     pub fn reader(&self) -> &TrainingReader {
-        &self.reader
+        self.reader.inner()
     }
 
     /// The ranks of this process.

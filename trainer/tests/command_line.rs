@@ -1,5 +1,7 @@
 //! The command line as a user meets it: the built program, its answers, its exit codes.
 
+use headlong::config::Interaction;
+use headlong_device::optimizer::Optimizer;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -109,7 +111,7 @@ fn every_promised_flag_is_in_the_help() {
 
 #[test]
 fn commands_that_are_not_in_this_build_say_so() {
-    refused(&["data", "multi-hot"], &["not in this build", "`headlong data"]);
+    refused(&["bench", "embedding"], &["not in this build", "`headlong bench embedding`"]);
 }
 
 #[test]
@@ -228,7 +230,14 @@ fn data_that_is_not_there_is_refused_before_anything_else() {
 fn what_config_show_prints_can_be_checked_and_shown_again() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("shown.toml");
-    for preset in ["tiny", "criteo-hashed", "criteo-sample", "criteo-kaggle", "criteo-terabyte-dlrm"] {
+    for preset in [
+        "tiny",
+        "criteo-hashed",
+        "criteo-sample",
+        "criteo-kaggle",
+        "criteo-terabyte-dlrm",
+        "criteo-terabyte-dcnv2",
+    ] {
         let shown = succeeds(&[
             "config",
             "show",
@@ -339,7 +348,18 @@ fn presets_say_what_was_published() {
     let terabyte = preset("criteo-terabyte-dlrm");
     assert_eq!((terabyte.model.dim, &terabyte.model.bottom[..]), (128, &[512, 256, 128][..]));
     assert_eq!(terabyte.model.top, [1024, 1024, 512, 256, 1]);
-    assert_eq!((terabyte.tables.max_rows, terabyte.train.batch_size), (Some(40_000_000), 2048));
+    assert_eq!((terabyte.tables.max_rows, terabyte.train.batch_size), (Some(40_000_000), 55_296));
+    let train = &terabyte.train;
+    assert_eq!((train.learning_rate, train.warmup_steps, train.decay_power), (24.0, 2750, 2.0));
+    assert_eq!((train.decay_start_step, train.decay_steps), (49_315, 27_772));
+    let dcn = preset("criteo-terabyte-dcnv2");
+    assert_eq!((dcn.model.interaction, dcn.model.cross_layers), (Interaction::Cross, 3));
+    assert_eq!((dcn.model.cross_rank, dcn.model.dim, &dcn.model.bottom), (512, 128, &terabyte.model.bottom));
+    assert_eq!((&dcn.model.top, dcn.tables.max_rows), (&terabyte.model.top, Some(40_000_000)));
+    assert_eq!((dcn.train.learning_rate, dcn.train.warmup_steps, dcn.train.decay_steps), (0.004, 0, 0));
+    let adagrad = Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
+    assert_eq!(dcn.optimizer.sparse.optimizer(), adagrad);
+    assert_eq!(dcn.optimizer.dense.optimizer(), adagrad);
     let sample = preset("criteo-sample");
     assert_eq!((&sample.model.bottom[..], &sample.model.top[..]), (&[64, 32][..], &[64, 32, 1][..]));
     assert_eq!((sample.train.batch_size, sample.data.min_count, sample.train.epochs), (64, 3, 1.0));

@@ -1,4 +1,4 @@
-//! Ten steps of a small DLRM beside PyTorch: losses, every gradient by name, final weights and Adagrad's state, with SGD and
+//! Ten steps of a small DLRM and of a small DLRM-DCNv2 beside PyTorch: losses, every gradient by name, final weights and Adagrad's state, with SGD and
 //! with Adagrad, within bounds derived for f32 (`fixtures/README.md`).
 
 #[cfg(test)]
@@ -6,21 +6,47 @@ mod pytorch_data;
 #[cfg(test)]
 mod stepwise;
 
-use headlong::config::{Config, ModelConfig, TableRows};
+use headlong::config::{Config, Interaction, ModelConfig, TableRows};
 use headlong_device::Stream;
 use headlong_device::cuda::testing::stream as cuda_stream;
 use headlong_reader::{Batch, Jagged, Position};
 use pytorch_data::{BATCH, ROWS, STEPS, Tensors, load, within};
 use stepwise::{Rates, Trainer};
 
-fn config(optimizer: &str) -> Config {
-    let model = ModelConfig { dim: 8, bottom: vec![16, 8], top: vec![16, 8, 1], ..ModelConfig::default() };
+/// A run of the fixtures.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    model: &'static str,
+    optimizer: &'static str,
+    rate: f32,
+    /// A rate whose mistake the bounds have to show.
+    wrong_rate: f32,
+}
+
+const DLRM_SGD: Case = Case { model: "dlrm", optimizer: "sgd", rate: 0.1, wrong_rate: 0.1005 };
+const DLRM_ADAGRAD: Case =
+    Case { model: "dlrm", optimizer: "adagrad", rate: 0.003, wrong_rate: 0.003 * 1.005 };
+const DCN_SGD: Case = Case { model: "dcn", optimizer: "sgd", rate: 0.02, wrong_rate: 0.02 * 1.005 };
+const DCN_ADAGRAD: Case = Case { model: "dcn", optimizer: "adagrad", rate: 0.001, wrong_rate: 0.001 * 1.005 };
+const CASES: [Case; 4] = [DLRM_SGD, DLRM_ADAGRAD, DCN_SGD, DCN_ADAGRAD];
+
+fn config(case: Case) -> Config {
+    let mut model =
+        ModelConfig { dim: 8, bottom: vec![16, 8], top: vec![16, 8, 1], ..ModelConfig::default() };
+    let is_crossed = case.model == "dcn";
+    if is_crossed {
+        (model.interaction, model.cross_layers, model.cross_rank) = (Interaction::Cross, 2, 6);
+    }
     let mut config = Config { model, ..Config::default() };
     config.tables.rows = TableRows::List(ROWS.to_vec());
     config.tables.max_ids_per_sample = 4;
     (config.data.num_dense, config.data.num_sparse) = (5, ROWS.len());
     (config.train.batch_size, config.eval.batch_size) = (BATCH, BATCH);
-    config.optimizer.set_both(optimizer).expect("it exists");
+    config.optimizer.set_both(case.optimizer).expect("it exists");
+    if is_crossed && case.optimizer == "adagrad" {
+        config.optimizer.sparse.settings.epsilon = Some(1e-8);
+        config.optimizer.dense.settings.epsilon = Some(1e-8);
+    }
     config.optimizer.resolve().expect("no setting is given");
     config
 }
@@ -52,12 +78,13 @@ fn trainer(inputs: &Tensors, config: &Config, stream: Stream) -> Trainer {
     trainer
 }
 
-/// Runs the ten steps and holds everything to `exact` within `bounds`; the largest share of a bound that was used.
-fn follow(stream: Stream, optimizer: &str, rate: f32) -> f64 {
-    let inputs = load("dlrm_inputs.safetensors");
-    let exact = load(&format!("dlrm_{optimizer}_f64.safetensors"));
-    let bounds = load(&format!("dlrm_{optimizer}_bounds.safetensors"));
-    let config = config(optimizer);
+/// Runs the ten steps at `rate` and holds everything to `exact` within `bounds`; the largest share of a bound that was used.
+fn follow(stream: Stream, case: Case, rate: f32) -> f64 {
+    let Case { model, optimizer, .. } = case;
+    let inputs = load(&format!("{model}_inputs.safetensors"));
+    let exact = load(&format!("{model}_{optimizer}_f64.safetensors"));
+    let bounds = load(&format!("{model}_{optimizer}_bounds.safetensors"));
+    let config = config(case);
     let mut trainer = trainer(&inputs, &config, stream);
     let names = trainer.names();
     let mut most = 0.0_f64;
@@ -77,21 +104,35 @@ fn follow(stream: Stream, optimizer: &str, rate: f32) -> f64 {
     most
 }
 
+fn follows(case: Case) {
+    println!("largest share of a bound used: {:.3}", follow(Stream::cpu(2), case, case.rate));
+}
+
 #[test]
 fn sgd_follows_pytorch() {
-    println!("largest share of a bound used: {:.3}", follow(Stream::cpu(2), "sgd", 0.1));
+    follows(DLRM_SGD);
 }
 
 #[test]
 fn adagrad_follows_pytorch() {
-    println!("largest share of a bound used: {:.3}", follow(Stream::cpu(2), "adagrad", 0.003));
+    follows(DLRM_ADAGRAD);
+}
+
+#[test]
+fn sgd_follows_pytorch_through_a_cross_network() {
+    follows(DCN_SGD);
+}
+
+#[test]
+fn adagrad_follows_pytorch_through_a_cross_network() {
+    follows(DCN_ADAGRAD);
 }
 
 #[test]
 fn cuda_follows_pytorch() {
-    for (optimizer, rate) in [("sgd", 0.1), ("adagrad", 0.003)] {
+    for case in CASES {
         let Some(stream) = cuda_stream() else { return };
-        println!("{optimizer}, largest share of a bound used: {:.3}", follow(stream, optimizer, rate));
+        println!("{case:?}, largest share of a bound used: {:.3}", follow(stream, case, case.rate));
     }
 }
 
@@ -99,33 +140,33 @@ fn cuda_follows_pytorch() {
 /// percent of the learning rate, say.
 #[test]
 fn the_bounds_hold_pytorch_and_catch_a_wrong_learning_rate() {
-    for optimizer in ["sgd", "adagrad"] {
-        let exact = load(&format!("dlrm_{optimizer}_f64.safetensors"));
-        let single = load(&format!("dlrm_{optimizer}_f32.safetensors"));
-        let bounds = load(&format!("dlrm_{optimizer}_bounds.safetensors"));
+    for case in CASES {
+        let Case { model, optimizer, wrong_rate, .. } = case;
+        let [exact, single, bounds] =
+            ["f64", "f32", "bounds"].map(|what| load(&format!("{model}_{optimizer}_{what}.safetensors")));
         for (name, values) in &single {
             let values: Vec<f32> = values.iter().map(|&x| x as f32).collect();
             within(name, &values, &exact[name], &bounds[name]);
         }
-    }
-    for (optimizer, rate) in [("sgd", 0.1005), ("adagrad", 0.003 * 1.005)] {
         assert!(
-            std::panic::catch_unwind(|| follow(Stream::cpu(2), optimizer, rate)).is_err(),
-            "{optimizer} at {rate} was not noticed"
+            std::panic::catch_unwind(|| follow(Stream::cpu(2), case, wrong_rate)).is_err(),
+            "{case:?} at {wrong_rate} was not noticed"
         );
     }
 }
 
 #[test]
 fn threads_change_no_bit() {
-    let inputs = load("dlrm_inputs.safetensors");
-    let run = |threads| {
-        let mut trainer = trainer(&inputs, &config("adagrad"), Stream::cpu(threads));
-        (0..STEPS).for_each(|step| {
-            trainer.step(Rates::both(0.003), batch(&inputs, step));
-        });
-        let bits = |name: &String| trainer.read(name).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        trainer.names().iter().map(bits).collect::<Vec<_>>()
-    };
-    assert_eq!(run(1), run(3));
+    for case in [DLRM_ADAGRAD, DCN_ADAGRAD] {
+        let inputs = load(&format!("{}_inputs.safetensors", case.model));
+        let run = |threads| {
+            let mut trainer = trainer(&inputs, &config(case), Stream::cpu(threads));
+            (0..STEPS).for_each(|step| {
+                trainer.step(Rates::both(case.rate), batch(&inputs, step));
+            });
+            let bits = |name: &String| trainer.read(name).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            trainer.names().iter().map(bits).collect::<Vec<_>>()
+        };
+        assert_eq!(run(1), run(3), "{case:?}");
+    }
 }

@@ -47,15 +47,15 @@ fn layer(harness: &mut Harness, samples: usize, inputs: usize, outputs: usize) -
         let rate = Rate { name: &case(op), unit: "GFLOP/s", work: gflop, floor: Floor::Arithmetic };
         harness.measure(&rate, body);
     };
-    let args = ForwardArgs { x: &x, w: &w, b: &b, y: &y, activation: Activation::Relu };
+    let args = ForwardArgs { x: &x, w: &w, b: Some(&b), y: &y, activation: Activation::Relu };
     measure("forward", &mut || forward(&stream, &args));
-    let args = BackwardDataArgs { d_z: &d_z, w: &w, d_x: &d_x, mask: Some(&x) };
+    let args = BackwardDataArgs { d_z: &d_z, w: &w, d_x: &d_x, mask: Some(&x), accumulate: false };
     measure("backward data", &mut || backward_data(&stream, &args));
     let args = BackwardWeightsArgs {
         x: &x,
         d_z: &d_z,
         d_w: &d_w,
-        d_b: &d_b,
+        d_b: Some(&d_b),
         partials: None,
         block_len: usize::MAX,
         accumulate: false,

@@ -10,12 +10,16 @@ use headlong_device::pool::Pool;
 use headlong_device::{MatMut, MatRef, Stream, vectorized};
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
-    let (x, bias) = (args.x.read::<f32>(), args.b.read::<f32>());
+    let (x, bias) = (args.x.read::<f32>(), args.b.map(|bias| bias.read::<f32>()));
     let panels = args.w.forward_panels().read::<f32>();
     let product = Product {
         left: Left::Rows(x.view()),
         right: Right::Panels(args.w.as_forward(panels.data())),
-        finish: Finish { bias: Some(bias.data()), relu: args.activation == Activation::Relu, mask: None },
+        finish: Finish {
+            bias: bias.as_ref().map(|bias| bias.data()),
+            relu: args.activation == Activation::Relu,
+            mask: None,
+        },
         accumulate: false,
     };
     gemm::run(stream.pool(), &product, args.y.write::<f32>().view());
@@ -29,22 +33,22 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
         left: Left::Rows(d_z.view()),
         right: Right::Panels(args.w.as_backward(panels.data())),
         finish: Finish { bias: None, relu: false, mask: mask.as_ref().map(|mask| mask.view()) },
-        accumulate: false,
+        accumulate: args.accumulate,
     };
     gemm::run(stream.pool(), &product, args.d_x.write::<f32>().view());
 }
 
 pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
     let (x, d_z) = (args.x.read::<f32>(), args.d_z.read::<f32>());
-    let (mut d_w, mut d_b) = (args.d_w.write::<f32>(), args.d_b.write::<f32>());
+    let (mut d_w, mut d_b) = (args.d_w.write::<f32>(), args.d_b.map(|d_b| d_b.write::<f32>()));
     let pool = stream.pool();
     match args.partials {
         None => {
-            let sums = (d_w.view(), d_b.view());
+            let sums = (d_w.view(), d_b.as_mut().map(|d_b| d_b.view()));
             sum_block(pool, x.view(), d_z.view(), sums, args.accumulate);
         }
         Some(partials) => {
-            sum_all_blocks(pool, x.view(), d_z.view(), partials, args.block_len);
+            sum_all_blocks(pool, (x.view(), d_z.view()), partials, args.block_len, d_b.is_some());
             let count = partials.sum_blocks;
             add_blocks(
                 pool,
@@ -53,25 +57,34 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
                 &mut d_w.view(),
                 args.accumulate,
             );
-            add_blocks(
-                pool,
-                &mut partials.bias.write::<f32>().view(),
-                count,
-                &mut d_b.view(),
-                args.accumulate,
-            );
+            if let Some(d_b) = &mut d_b {
+                add_blocks(
+                    pool,
+                    &mut partials.bias.write::<f32>().view(),
+                    count,
+                    &mut d_b.view(),
+                    args.accumulate,
+                );
+            }
         }
     }
 }
 
-fn sum_all_blocks(pool: &Pool, x: MatRef<'_>, d_z: MatRef<'_>, partials: &Partials, block_len: usize) {
+fn sum_all_blocks(
+    pool: &Pool,
+    (x, d_z): (MatRef<'_>, MatRef<'_>),
+    partials: &Partials,
+    block_len: usize,
+    has_bias: bool,
+) {
     let (mut weight, mut bias) = (partials.weight.write::<f32>(), partials.bias.write::<f32>());
     let (mut weight, mut bias) = (weight.view(), bias.view());
     for index in 0..partials.sum_blocks {
         let samples = block(x.rows(), block_len, index);
         let (first, count) = (samples.start, samples.len());
         let outputs = d_z.cols();
-        let sums = (weight.rows_range_mut(index * outputs, outputs), bias.rows_range_mut(index, 1));
+        let bias = has_bias.then(|| bias.rows_range_mut(index, 1));
+        let sums = (weight.rows_range_mut(index * outputs, outputs), bias);
         sum_block(pool, x.rows_range(first, count), d_z.rows_range(first, count), sums, false);
     }
 }
@@ -81,12 +94,15 @@ fn sum_block(
     pool: &Pool,
     x: MatRef<'_>,
     d_z: MatRef<'_>,
-    (d_w, mut d_b): (MatMut<'_>, MatMut<'_>),
+    (d_w, d_b): (MatMut<'_>, Option<MatMut<'_>>),
     accumulate: bool,
 ) {
     let product =
         Product { left: Left::Columns(d_z), right: Right::Rows(x), finish: Finish::default(), accumulate };
-    gemm::run_with_row_sums(pool, &product, d_w, d_b.row_mut(0));
+    match d_b {
+        Some(mut d_b) => gemm::run_with_row_sums(pool, &product, d_w, d_b.row_mut(0)),
+        None => gemm::run(pool, &product, d_w),
+    }
 }
 
 pub fn backward_activation(stream: &Stream, args: &BackwardActivationArgs<'_>) {

@@ -68,15 +68,16 @@ fn forward_spec(args: &ForwardArgs<'_>, epilogue: Epilogue) -> MatmulSpec {
         d: plain(args.y),
         math: args.w.compute().math(),
         epilogue,
-        bias_dtype: bias(args).dtype(),
+        bias_dtype: bias(args).unwrap_or(args.y).dtype(),
     }
 }
 
 /// The bias in the type of the output, which products demand.
-fn bias<'a>(args: &'a ForwardArgs<'_>) -> &'a Mat {
+fn bias<'a>(args: &'a ForwardArgs<'_>) -> Option<&'a Mat> {
+    let b = args.b?;
     match args.w.rounded() {
-        Some((_, bias)) if args.y.dtype() == bias.dtype() => bias,
-        _ => args.b,
+        Some((_, bias)) if args.y.dtype() == bias.dtype() => Some(bias),
+        _ => Some(b),
     }
 }
 
@@ -92,17 +93,19 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
         return;
     }
     let relu = args.activation == Activation::Relu;
-    let epilogues = match (relu, mask) {
-        (true, Some(_)) => &[Epilogue::ReluAuxBias, Epilogue::ReluBias, Epilogue::None][..],
-        (true, None) => &[Epilogue::ReluBias, Epilogue::None],
-        (false, _) => &[Epilogue::Bias, Epilogue::None],
+    assert!(!relu || args.b.is_some(), "a layer with a ReLU has a bias");
+    let epilogues = match (relu, mask, args.b) {
+        (true, Some(_), _) => &[Epilogue::ReluAuxBias, Epilogue::ReluBias, Epilogue::None][..],
+        (true, None, _) => &[Epilogue::ReluBias, Epilogue::None],
+        (false, _, Some(_)) => &[Epilogue::Bias, Epilogue::None],
+        (false, _, None) => &[Epilogue::None],
     };
-    let bias = bias(args).device_ptr();
+    let bias = bias(args).map_or(DevicePtr::NULL, Mat::device_ptr);
     let aux = mask.map_or(DevicePtr::NULL, Mat::device_ptr);
     let run = MatmulArgs { bias, aux, ..addresses(args.x, args.w.operand(), args.y) };
     let done = run_with_first(stream, forward_spec(args, Epilogue::None), epilogues, &run);
-    if done == Some(Epilogue::None) {
-        add_bias(stream, args.y, args.b, relu);
+    if let (Some(b), Some(Epilogue::None)) = (args.b, done) {
+        add_bias(stream, args.y, b, relu);
     }
 }
 
@@ -125,7 +128,8 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>, below: Option
         epilogue: Epilogue::None,
         bias_dtype: below.map_or(d_x.dtype(), |below| below.d_b.dtype()),
     };
-    let plain = addresses(d_z, w, d_x);
+    let beta = if args.accumulate { 1.0 } else { 0.0 };
+    let plain = MatmulArgs { beta, ..addresses(d_z, w, d_x) };
     let (epilogues, run) = match below {
         None => (&[Epilogue::None][..], plain),
         Some(below) => {
@@ -146,14 +150,16 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, beside:
     let math = beside.compute.math();
     match args.partials {
         None => {
-            let d_b = (!beside.has_bias).then_some(args.d_b);
+            let d_b = args.d_b.filter(|_| !beside.has_bias);
             sum_block(stream, math, (args.x, args.d_z), (args.d_w, d_b), args.accumulate);
         }
         Some(partials) => {
             sum_all_blocks(stream, math, args, partials);
             let count = partials.sum_blocks;
             add_blocks(stream, &partials.weight, args.d_w, count, args.accumulate);
-            add_blocks(stream, &partials.bias, args.d_b, count, args.accumulate);
+            if let Some(d_b) = args.d_b {
+                add_blocks(stream, &partials.bias, d_b, count, args.accumulate);
+            }
         }
     }
 }
@@ -165,7 +171,8 @@ fn sum_all_blocks(stream: &CudaStream, math: Math, args: &BackwardWeightsArgs<'_
         let of = |mat: &Mat| mat.rows_range(samples.start, samples.len());
         let (d_w, d_b) =
             (partials.weight.rows_range(index * outputs, outputs), partials.bias.rows_range(index, 1));
-        sum_block(stream, math, (&of(args.x), &of(args.d_z)), (&d_w, Some(&d_b)), false);
+        let d_b = args.d_b.map(|_| &d_b);
+        sum_block(stream, math, (&of(args.x), &of(args.d_z)), (&d_w, d_b), false);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Dense layer: `Y = act(X·Wᵀ + b)`, and its gradients in three separate ops, so that the schedule can put each on a lane.
 //!
 //! # What it computes
-//! * [`forward`]: `Y = act(X·Wᵀ + b)`.
+//! * [`forward`]: `Y = act(X·Wᵀ + b)`, or without `b`.
 //! * [`backward_data`]: `dX = dZ·W`, where `dZ` is the gradient before the activation. Given the layer's input as
 //!   [`BackwardDataArgs::mask`], it is masked by the ReLU of the layer below in the same pass: then `dX` is that layer's `dZ`.
 //! * [`backward_weights`]: `dW = dZᵀ·X` and `db = Σ dZ`, over samples in their order.
@@ -53,8 +53,8 @@ pub struct ForwardArgs<'a> {
     pub x: &'a Mat,
     /// Weights; [`Weights::refresh`] has run since they last changed.
     pub w: &'a Weights,
-    /// Bias, 1 × out.
-    pub b: &'a Mat,
+    /// Bias, 1 × out, where the layer has one.
+    pub b: Option<&'a Mat>,
     /// Output, samples × out.
     pub y: &'a Mat,
     /// What follows the sums.
@@ -70,7 +70,9 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
 pub(crate) fn forward_with_mask(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
     let (samples, inputs, outputs) = (args.x.rows(), args.w.inputs(), args.w.outputs());
     shape("input", args.x, samples, inputs);
-    shape("bias", args.b, 1, outputs);
+    if let Some(b) = args.b {
+        shape("bias", b, 1, outputs);
+    }
     shape("output", args.y, samples, outputs);
     match stream.device() {
         Device::Cpu => cpu::forward(stream, args),
@@ -86,10 +88,12 @@ pub struct BackwardDataArgs<'a> {
     pub d_z: &'a Mat,
     /// Weights; [`Weights::refresh`] has run since they last changed.
     pub w: &'a Weights,
-    /// Gradient with respect to the input, samples × in; overwritten.
+    /// Gradient with respect to the input, samples × in.
     pub d_x: &'a Mat,
     /// The input where a ReLU made it: the gradient becomes zero where it is not above zero.
     pub mask: Option<&'a Mat>,
+    /// Adds to what the gradient holds instead of overwriting it: the input goes on beside the layer, too.
+    pub accumulate: bool,
 }
 
 /// `dX = dZ·W`, masked by the ReLU below.
@@ -151,8 +155,8 @@ pub struct BackwardWeightsArgs<'a> {
     pub d_z: &'a Mat,
     /// Gradient of the weights, out × in.
     pub d_w: &'a Mat,
-    /// Gradient of the bias, 1 × out.
-    pub d_b: &'a Mat,
+    /// Gradient of the bias, 1 × out, where the layer has one.
+    pub d_b: Option<&'a Mat>,
     /// Sums of the blocks of samples; none for one block.
     pub partials: Option<&'a Partials>,
     /// Samples of one block ([`crate::sum::block_len`]), where there are blocks; they hold all samples.
@@ -182,7 +186,9 @@ pub(crate) fn backward_weights_beside(stream: &Stream, args: &BackwardWeightsArg
     let (samples, inputs, outputs) = (args.x.rows(), args.x.cols(), args.d_z.cols());
     shape("gradient of the output", args.d_z, samples, outputs);
     shape("gradient of the weights", args.d_w, outputs, inputs);
-    shape("gradient of the bias", args.d_b, 1, outputs);
+    if let Some(d_b) = args.d_b {
+        shape("gradient of the bias", d_b, 1, outputs);
+    }
     if let Some(partials) = args.partials {
         shape("block sums of the weights", &partials.weight, partials.sum_blocks * outputs, inputs);
         shape("block sums of the bias", &partials.bias, partials.sum_blocks, outputs);

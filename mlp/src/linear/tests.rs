@@ -54,15 +54,18 @@ impl Layer {
             weight: frozen("partial weights", sum_blocks * outputs, inputs, &[]),
             bias: frozen("partial biases", sum_blocks, outputs, &[]),
         });
-        forward(stream, &ForwardArgs { x: &x, w: &w, b: &b, y: &y, activation: Activation::Relu });
-        backward_data(stream, &BackwardDataArgs { d_z: &d_z, w: &w, d_x: &d_x, mask: Some(&x) });
+        forward(stream, &ForwardArgs { x: &x, w: &w, b: Some(&b), y: &y, activation: Activation::Relu });
+        backward_data(
+            stream,
+            &BackwardDataArgs { d_z: &d_z, w: &w, d_x: &d_x, mask: Some(&x), accumulate: false },
+        );
         for accumulate in if accumulate_twice { &[false, true][..] } else { &[false] } {
             let partials = partials.as_ref();
             let args = BackwardWeightsArgs {
                 x: &x,
                 d_z: &d_z,
                 d_w: &d_w,
-                d_b: &d_b,
+                d_b: Some(&d_b),
                 partials,
                 block_len: samples.div_ceil(sum_blocks),
                 accumulate: *accumulate,
@@ -208,7 +211,7 @@ fn wrong_shapes_are_refused_by_name() {
     let (x, d_z, d_w, d_b) = (mat("x", 4, 3), mat("d_z", 4, 2), mat("d_w", 3, 2), mat("d_b", 1, 2));
     let (partials, block_len, accumulate) = (None, 4, false);
     let args =
-        BackwardWeightsArgs { x: &x, d_z: &d_z, d_w: &d_w, d_b: &d_b, partials, block_len, accumulate };
+        BackwardWeightsArgs { x: &x, d_z: &d_z, d_w: &d_w, d_b: Some(&d_b), partials, block_len, accumulate };
     backward_weights(&Stream::cpu(1), &args);
 }
 

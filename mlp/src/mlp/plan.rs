@@ -68,14 +68,27 @@ impl Plans {
     }
 }
 
+/// What stands between and around the products of a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Biases and ReLUs. Its ends may be f32 where products take less.
+    Perceptron,
+    /// A matrix of low rank, as two factors: `W·(V·x) + b`. The first layer, `v`, has no bias, nothing stands between the two, and the
+    /// second, `w`, has a bias that starts at zero. The gradient of the input is added to what is there, because the input goes on
+    /// beside the stack, too. Its ends are what products take: of that type, or rounded.
+    LowRank,
+}
+
 /// What a stack looks like.
 #[derive(Debug, Clone, Copy)]
 pub struct MlpSpec<'a> {
     /// First part of its parameters' names: `bottom` or `top`.
     pub name: &'a str,
+    /// What stands between and around its products.
+    pub kind: Kind,
     /// Width of the input, then of each layer's output: 13, 512, 256, 128 are three layers.
     pub widths: &'a [usize],
-    /// Activation of the last layer; all others have ReLU.
+    /// Activation of the last layer; all others have ReLU, those of [`Kind::LowRank`] none.
     pub last: Activation,
     /// Samples that memory is planned for.
     pub max_samples: usize,
@@ -88,6 +101,7 @@ pub struct MlpSpec<'a> {
 /// A stack whose slots are planned.
 #[derive(Debug, Clone)]
 pub struct MlpPlan {
+    kind: Kind,
     compute: Compute,
     layers: Vec<LayerPlan>,
     /// Input and gradient of the output in 16 bits, where products are and the caller's are not; rounded, where products take that.
@@ -100,7 +114,7 @@ struct LayerPlan {
     width: usize,
     activation: Activation,
     weights: WeightsPlan,
-    bias: SlotId,
+    bias: Option<SlotId>,
     /// Output, its gradient and the mask of its ReLU; the last layer's belong to the caller.
     between: Option<[SlotId; 3]>,
     /// What a product with 16-bit gradients writes as the bias gradient, too coarsely to be used.
@@ -121,25 +135,35 @@ impl MlpSpec<'_> {
         );
         let layers = (0..self.widths.len() - 1).map(|index| self.add_layer(plans, index)).collect();
         let ends = [("x", self.widths[0]), ("d_z", self.widths[self.widths.len() - 1])];
-        let rounds = self.compute.is_16_bit() || self.compute.rounding().is_some();
+        let takes_less = self.compute.is_16_bit() || self.compute.rounding().is_some();
+        let rounds = takes_less && self.kind == Kind::Perceptron;
         let rounded = rounds.then(|| {
             ends.map(|(what, width)| {
                 let (name, dtype) = (format!("{}.{what}", self.name), self.compute.dtype());
                 (plans.activations.matrix(&name, dtype, self.max_samples, padded(width)), width)
             })
         });
-        MlpPlan { compute: self.compute, layers, rounded }
+        MlpPlan { kind: self.kind, compute: self.compute, layers, rounded }
+    }
+
+    /// `top.0`, `cross.0.v`.
+    fn layer_name(&self, index: usize) -> String {
+        match self.kind {
+            Kind::Perceptron => format!("{}.{index}", self.name),
+            Kind::LowRank => format!("{}.{}", self.name, ["v", "w"][index]),
+        }
     }
 
     fn add_layer(&self, plans: &mut Plans, index: usize) -> LayerPlan {
         let (inputs, width) = (self.widths[index], self.widths[index + 1]);
         let last = index + 2 == self.widths.len();
-        let name = format!("{}.{index}", self.name);
+        let name = self.layer_name(index);
+        let (has_bias, relu) = (last || self.kind == Kind::Perceptron, self.kind == Kind::Perceptron);
         let Plans { parameters, activations, .. } = plans;
         let (compute, shape) = (self.compute, (width, inputs));
         let weights =
             WeightsPlan::add_for(compute, parameters, activations, &format!("{name}.weight"), shape);
-        let bias = parameters.matrix(&format!("{name}.bias"), DType::F32, 1, width);
+        let bias = has_bias.then(|| parameters.matrix(&format!("{name}.bias"), DType::F32, 1, width));
         let mut matrix =
             |what: &str, dtype, rows, cols| activations.matrix(&format!("{name}.{what}"), dtype, rows, cols);
         let between = (!last).then(|| {
@@ -148,10 +172,11 @@ impl MlpSpec<'_> {
             // A bit an element: where there is no device to write it, it takes a sixtieth of the room of the two.
             [y, d_z, matrix("mask", DType::U32, self.max_samples, blas::aux_stride_bits(width) / 32)]
         });
-        let coarse_d_bias =
-            (compute.is_16_bit() && !last).then(|| matrix("coarse_d_bias", compute.dtype(), 1, width));
+        let coarse_d_bias = (compute.is_16_bit() && !last && relu)
+            .then(|| matrix("coarse_d_bias", compute.dtype(), 1, width));
         let partials = self.partials(shape, &mut matrix);
-        let activation = if last { self.last } else { Activation::Relu };
+        let between_layers = if relu { Activation::Relu } else { Activation::None };
+        let activation = if last { self.last } else { between_layers };
         LayerPlan { name, width, activation, weights, bias, between, coarse_d_bias, partials }
     }
 
@@ -184,7 +209,7 @@ impl MlpPlan {
         let layers = self.layers.iter().map(|plan| plan.build(arenas)).collect();
         let rounded =
             self.rounded.map(|ends| ends.map(|(slot, width)| arenas.activations.mat(slot).columns(0, width)));
-        Mlp { compute: self.compute, layers, rounded, aside: Aside::default() }
+        Mlp { kind: self.kind, compute: self.compute, layers, rounded, aside: Aside::default() }
     }
 }
 
@@ -197,9 +222,9 @@ impl LayerPlan {
             name: self.name.clone(),
             activation: self.activation,
             weights: self.weights.build(&arenas.parameters, activations),
-            bias: arenas.parameters.mat(self.bias),
+            bias: self.bias.map(|slot| arenas.parameters.mat(slot)),
             d_weight: d_weight.clone(),
-            d_bias: arenas.gradients.mat(self.bias),
+            d_bias: self.bias.map(|slot| arenas.gradients.mat(slot)),
             between: self.between.map(|[y, d_z, mask]| Between {
                 y: mat(y),
                 d_z: mat(d_z),

@@ -36,7 +36,8 @@ fn model_of(stream: &Stream, widths: &[usize], sum_blocks: usize) -> Model {
 fn model_with(stream: &Stream, widths: &[usize], sum_blocks: usize, compute: Compute) -> Model {
     let mut plans = Plans::new();
     let last = Activation::None;
-    let spec = MlpSpec { name: "top", widths, last, max_samples: 64, sum_blocks, compute };
+    let spec =
+        MlpSpec { name: "top", kind: Kind::Perceptron, widths, last, max_samples: 64, sum_blocks, compute };
     let plan = spec.add_to(&mut plans);
     let arenas = plans.freeze_on(stream).unwrap();
     let stack = plan.build(&arenas);
@@ -84,7 +85,7 @@ impl Model {
         let mut input = x.to_vec();
         for layer in self.stack.layers() {
             let w: Vec<f64> = values_f64(&layer.weights().values);
-            let z = oracle::linear(&input, &w, &values_f64(layer.bias()), layer.weights().inputs());
+            let z = oracle::linear(&input, &w, &values_f64(layer.bias().unwrap()), layer.weights().inputs());
             input = z.iter().map(|sum| oracle::activate(layer.activation(), sum.value)).collect();
         }
         let labels = values_f64(&self.labels);
@@ -106,7 +107,7 @@ fn loss_and_gradients_agree_with_finite_differences_of_the_oracle() {
     let slope = |change: &dyn Fn(f64) -> f64| (change(step) - change(-step)) / (2.0 * step);
     for layer in model.stack.layers() {
         for (parameter, gradient) in
-            [(&layer.weights().values, layer.d_weight()), (layer.bias(), layer.d_bias())]
+            [(&layer.weights().values, layer.d_weight()), (layer.bias().unwrap(), layer.d_bias().unwrap())]
         {
             let gradient = values(gradient);
             for index in [0, gradient.len() / 2, gradient.len() - 1] {
@@ -175,7 +176,7 @@ fn accumulating_adds() {
 fn parameters_are_named_and_initial_values_depend_on_name_and_seed() {
     let stack = model(1).stack;
     let names: Vec<&str> =
-        stack.layers().iter().flat_map(|l| [l.weights().name(), l.bias().name()]).collect();
+        stack.layers().iter().flat_map(|l| [l.weights().name(), l.bias().unwrap().name()]).collect();
     let expected = ["top.0.weight", "top.0.bias", "top.1.weight", "top.1.bias", "top.2.weight", "top.2.bias"];
     assert_eq!(names, expected);
     let weight = |seed| {
@@ -210,7 +211,7 @@ mod cuda_tests {
             let loss = here.step(&cpu, false);
             for (here, there) in here.stack.layers().iter().zip(there.stack.layers()) {
                 assert_eq!(values(&there.weights().values), values(&here.weights().values));
-                assert_eq!(values(there.bias()), values(here.bias()));
+                assert_eq!(values(there.bias().unwrap()), values(here.bias().unwrap()));
             }
             assert!((there.step(&stream, false) - loss).abs() < 1e-4);
             close(&gradients(&there), &gradients(&here), "gradient");

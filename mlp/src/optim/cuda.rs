@@ -3,6 +3,7 @@
 use super::StepArgs;
 use crate::cuda::{SCRATCH_BYTES, THREADS, blocks, scratch};
 use crate::linear::copy_rounded;
+use crate::mlp::Mlp;
 use headlong_device::cuda::{
     Build, CudaStream, Define, DeviceMemory, DevicePtr, Launch, OptimizerConstants, Source,
 };
@@ -97,7 +98,7 @@ fn quads(arena: &Arena) -> usize {
 
 pub fn step(stream: &Stream, args: &StepArgs<'_>) {
     let stream = stream.cuda_body();
-    let mut stacks = args.stacks.iter().flat_map(|stack| stack.copies()).peekable();
+    let mut stacks = args.stacks.iter().copied().flatten().flat_map(Mlp::copies).peekable();
     let dtype = stacks.peek().map_or(DType::F32, |(_, to)| to.dtype());
     let defines = defines(args.optimizer, dtype);
     let sum_of_squares = match args.clip {

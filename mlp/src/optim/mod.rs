@@ -53,7 +53,7 @@ pub struct StepArgs<'a> {
     /// Largest norm of the gradients, where they are clipped.
     pub clip: Option<f32>,
     /// Stacks over these weights: what their products read is made anew, in 16 bits on a device in the same pass.
-    pub stacks: &'a [&'a Mlp],
+    pub stacks: &'a [&'a [Mlp]],
     /// How the loss was scaled: gradients are divided by the scale, and a step that is skipped changes nothing.
     pub loss_scale: Option<&'a LossScale>,
 }
@@ -73,7 +73,7 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
     match stream.device() {
         Device::Cpu => {
             cpu::step(stream, args);
-            args.stacks.iter().for_each(|stack| stack.refresh(stream));
+            args.stacks.iter().copied().flatten().for_each(|stack| stack.refresh(stream));
         }
         Device::Cuda(_) => cuda::step(stream, args),
         device => unreachable!("no op runs on {device}"),

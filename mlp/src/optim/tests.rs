@@ -133,7 +133,7 @@ mod cuda_tests {
     use super::super::cuda::{Copied, NormArgs, OptimArgs, SOURCE};
     use super::*;
     use crate::linear::{Activation, Compute};
-    use crate::mlp::{MlpSpec, Plans};
+    use crate::mlp::{Kind, MlpSpec, Plans};
     use headlong_device::Mat;
     use headlong_device::cuda::testing::{layout_test, stream};
 
@@ -194,7 +194,15 @@ mod cuda_tests {
                 let mut plans = Plans::new();
                 let spec = |name, widths| {
                     let last = Activation::None;
-                    MlpSpec { name, widths, last, max_samples: 1, sum_blocks: 1, compute }
+                    MlpSpec {
+                        name,
+                        kind: Kind::Perceptron,
+                        widths,
+                        last,
+                        max_samples: 1,
+                        sum_blocks: 1,
+                        compute,
+                    }
                 };
                 let stacks = [("bottom", &[5, 3][..]), ("top", widths)];
                 let stacks = stacks.map(|(name, widths)| spec(name, widths).add_to(&mut plans));
@@ -217,7 +225,7 @@ mod cuda_tests {
                     step,
                     device_step: Some(memory.ptr()),
                     clip: None,
-                    stacks: &[&stacks[0], &stacks[1]],
+                    stacks: &[&stacks],
                     loss_scale: None,
                 };
                 let before = copies(&stacks);

@@ -35,7 +35,7 @@ fn run(
 }
 
 fn plain() -> ConvertOptions {
-    ConvertOptions { transform: None, rows: None, disk: DiskOptions::default() }
+    ConvertOptions { transform: None, rows: None, multi_hot: None, disk: DiskOptions::default() }
 }
 
 fn all(format: Format, path: &Path) -> Samples {
@@ -72,6 +72,7 @@ fn formats_with_less_keep_what_they_have_room_for() {
     let options = ConvertOptions {
         transform: Some(DenseTransform::LnPlus1),
         rows: Some(rows.clone()),
+        multi_hot: None,
         disk: DiskOptions::default(),
     };
     run(Format::Criteo, std::slice::from_ref(&first), Format::Headlong, &ours, &options).unwrap();

@@ -28,11 +28,14 @@ impl Model {
         };
         let bottom = (0..self.bottom.layers().len()).filter_map(move |index| outputs(&self.bottom, index));
         let top = (0..self.top.layers().len()).filter_map(move |index| outputs(&self.top, index));
+        let crossed = self.cross.iter().flat_map(|cross| cross.outputs());
         let one = |mat| Made { mat, places: 1 };
         let tables = Made { mat: self.vectors.rows_range(first, count), places: self.tables.specs().len() };
         let made = std::iter::once(one(call.now.dense.rows_range(first, count)))
             .chain(bottom.map(one))
-            .chain([one(self.bottom_out.first_rows(count)), tables, one(self.top_in.first_rows(count))])
+            .chain([one(self.bottom_out.first_rows(count)), tables])
+            .chain(crossed.map(move |mat| one(mat.first_rows(count))))
+            .chain([one(self.top_in.first_rows(count))])
             .chain(top.map(one))
             .chain([one(self.logits.rows_range(first, count))]);
         (first, made)
@@ -48,6 +51,8 @@ impl Model {
         names.extend(outputs(&self.bottom));
         names.push("output of the bottom network".to_owned());
         names.extend(self.tables.specs().iter().map(|spec| format!("vector of table {}", spec.name)));
+        let crossed = self.cross.as_ref().map_or(0, |cross| cross.outputs().len());
+        names.extend((0..crossed).map(|layer| format!("output of layer cross.{layer}")));
         names.push("output of the interaction".to_owned());
         names.extend(outputs(&self.top));
         names.push("logit".to_owned());

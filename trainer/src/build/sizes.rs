@@ -1,10 +1,11 @@
 //! How large the slots of one rank are.
 
-use crate::config::{Config, Precision};
+use crate::config::{Config, Interaction, Precision};
 use crate::plan;
 use crate::share::Share;
 use headlong_device::{DType, SlotId};
 use headlong_embedding::hybrid::HybridSet;
+use headlong_mlp::interaction::cross::CrossSpec;
 use headlong_mlp::linear::Compute;
 use headlong_mlp::loss_scale::STATE_LEN;
 use headlong_mlp::mlp::Plans;
@@ -52,6 +53,8 @@ pub(super) struct Sizes {
     pub(super) largest: usize,
     pub(super) dim: usize,
     pub(super) tables: usize,
+    /// Width of the bottom network's output.
+    pub(super) bottom_out: usize,
     pub(super) top_in: usize,
     pub(super) ranks: usize,
     /// Blocks of all ranks.
@@ -77,12 +80,25 @@ impl Sizes {
             largest: step.max(evaluation),
             dim: config.model.dim,
             tables: config.data.num_sparse,
+            bottom_out: config.model.bottom.last().copied().unwrap_or(0),
             top_in: plan::top_input_width(config),
             ranks,
             sum_blocks,
             between: compute.dtype(),
             scaled: config.train.precision == Precision::F16,
         }
+    }
+
+    /// The cross network, where there is one.
+    pub(super) fn cross(&self, config: &Config, compute: Compute) -> Option<CrossSpec> {
+        (config.model.interaction == Interaction::Cross).then(|| CrossSpec {
+            width: self.top_in,
+            rank: config.model.cross_rank,
+            layers: config.model.cross_layers,
+            max_samples: self.micro,
+            sum_blocks: self.own_blocks(),
+            compute,
+        })
     }
 
     pub(super) fn own_blocks(&self) -> usize {
@@ -102,7 +118,7 @@ impl Sizes {
         // Rows of the interaction start at cache lines.
         let top_in = self.top_in.next_multiple_of(16);
         let bottom_out =
-            ["bottom_out", "d_bottom_out"].map(|name| typed(name, self.between, self.micro, self.dim));
+            ["bottom_out", "d_bottom_out"].map(|name| typed(name, self.between, self.micro, self.bottom_out));
         let top_in = ["top_in", "d_top_in"].map(|name| typed(name, self.between, self.micro, top_in));
         let record = typed("record", DType::U64, 1, 1);
         let mut matrix = |name: &str, rows, cols| typed(name, DType::F32, rows, cols);

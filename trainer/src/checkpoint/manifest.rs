@@ -106,7 +106,7 @@ pub struct ModelFingerprint {
     pub bottom: Vec<u64>,
     /// Widths of the top MLP's layers, the input left out.
     pub top: Vec<u64>,
-    /// Interaction: `dot`.
+    /// Interaction: `dot`, `cat` or `cross(layers=3, rank=512)`.
     pub interaction: String,
     /// Embedding tables in the order of the model.
     pub tables: Vec<TableFingerprint>,

@@ -11,7 +11,7 @@ use crate::bench::p2p::P2pArguments;
 use crate::bench::reader::ReaderArguments;
 use crate::bench::tune::TuneArguments;
 use crate::config::OnBadRow;
-use crate::convert_command::ConvertArguments;
+use crate::convert_command::{ConvertArguments, MultiHotArguments};
 use crate::kernels_command;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -223,8 +223,8 @@ pub enum DataCommand {
     Inspect(DataFilesArguments),
     /// Check every line; each malformed one is named with its number
     Verify(DataFilesArguments),
-    /// Make multi-hot data (not in this build)
-    MultiHot(Anything),
+    /// Make multi-hot data of one-hot data in any format, as the generator of MLPerf v2 does
+    MultiHot(MultiHotArguments),
 }
 
 /// Arguments of `headlong data make`.

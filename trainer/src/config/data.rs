@@ -222,10 +222,11 @@ impl DataConfig {
 impl Config {
     /// Most ids of a bag of `column`, on average over a batch.
     pub fn max_ids_per_sample(&self, column: usize) -> usize {
-        match self.data.hotness.get(column) {
+        let read = match self.data.hotness.get(column) {
             None | Some(0) => self.tables.max_ids_per_sample.max(1),
             Some(&count) => count as usize,
-        }
+        };
+        read.max(self.generated_ids(column).unwrap_or(1))
     }
 
     pub(super) fn validate_data(&self) -> Result<()> {

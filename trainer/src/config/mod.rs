@@ -17,6 +17,8 @@ mod evaluation;
 pub mod keys;
 pub mod load;
 mod mlperf;
+mod model;
+mod multi_hot;
 mod optimizers;
 pub mod render;
 mod table_entries;
@@ -32,6 +34,8 @@ pub use data::{
 };
 pub use evaluation::{EvalConfig, EvalEvery};
 pub use mlperf::MlperfConfig;
+pub use model::{Interaction, Loss, ModelConfig};
+pub use multi_hot::{MultiHotConfig, MultiHotSizes};
 pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
 };
@@ -51,6 +55,8 @@ pub struct Config {
     pub tables: TablesConfig,
     /// The files, what their columns mean, and how ids become row indices.
     pub data: DataConfig,
+    /// Several ids a sample, made of one.
+    pub multi_hot: MultiHotConfig,
     /// The data set that is written when no file is named.
     pub synthetic: SyntheticConfig,
     /// Batch, duration, learning rate, seed.
@@ -72,54 +78,6 @@ pub struct Config {
     /// What single tables have otherwise: one `[[table]]` for each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub table: Vec<TableEntry>,
-}
-
-/// The model: DLRM as published (docs/numerics.md names the initialisation and the order of the interaction).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ModelConfig {
-    /// Width of every embedding vector, in elements.
-    pub dim: usize,
-    /// Widths of the bottom network's layers after its `data.num_dense` inputs; the last equals `dim`.
-    pub bottom: Vec<usize>,
-    /// Widths of the top network's layers after the interaction; the last is 1.
-    pub top: Vec<usize>,
-    /// How the bottom output and the pooled vectors meet.
-    pub interaction: Interaction,
-    /// The loss.
-    pub loss: Loss,
-}
-
-impl Default for ModelConfig {
-    fn default() -> Self {
-        Self {
-            dim: 16,
-            bottom: vec![64, 32, 16],
-            top: vec![64, 32, 1],
-            interaction: Interaction::Dot,
-            loss: Loss::Bce,
-        }
-    }
-}
-
-/// How the bottom output and the pooled vectors meet before the top network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Interaction {
-    /// `[bottom output, strict lower triangle of F·Fᵀ]`, F the stack of the bottom output and the pooled vectors.
-    Dot,
-    /// All vectors one after another.
-    Cat,
-}
-
-/// The loss of a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Loss {
-    /// Binary cross entropy from logits, in nats.
-    Bce,
-    /// Squared error of the sigmoid (the original DLRM's debug run uses it).
-    Mse,
 }
 
 /// The embedding tables.
@@ -250,6 +208,9 @@ pub struct TrainConfig {
     pub decay_power: f64,
     /// Learning rate below which the decay does not go.
     pub final_learning_rate: f64,
+    /// Between warm-up and decay, the warm-up's last value instead of `learning_rate`: as the original and HugeCTR have it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hugectr_compat: bool,
     /// Largest L2 norm of all dense gradients together; larger ones are scaled down to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
@@ -282,6 +243,7 @@ impl Default for TrainConfig {
             decay_steps: 0,
             decay_power: 2.0,
             final_learning_rate: 1e-7,
+            hugectr_compat: false,
             clip_norm: None,
             seed: 1,
             sum_blocks: None,

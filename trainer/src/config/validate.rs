@@ -22,6 +22,7 @@ impl Config {
         self.validate_rest()?;
         self.validate_ranks()?;
         self.mlperf.validate()?;
+        self.validate_multi_hot()?;
         refuse_unsupported(self)
     }
 
@@ -40,6 +41,8 @@ impl Config {
                 ),
             ));
         }
+        at_least_one("model.cross_layers", model.cross_layers)?;
+        at_least_one("model.cross_rank", model.cross_rank)?;
         match model.top.last() {
             Some(1) => Ok(()),
             last => Err(Error::config("model.top", format!("the last width must be 1, found {last:?}"))),

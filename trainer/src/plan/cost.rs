@@ -68,7 +68,7 @@ pub fn flops_per_sample(config: &Config) -> u64 {
     let vectors = config.data.num_sparse + 1;
     let interaction = match config.model.interaction {
         Interaction::Dot => vectors * (vectors - 1) / 2 * config.model.dim,
-        Interaction::Cat => 0,
+        Interaction::Cat | Interaction::Cross => 0,
     };
     2 * (3 * (products + interaction) - first) as u64
 }

@@ -1,8 +1,9 @@
 //! What the memory of a run goes to.
 
-use super::{TablePlan, layers, samples_per_step, top_input_width};
+use super::{TablePlan, cross_layers, layers, samples_per_step, top_input_width};
 use crate::config::{Config, Ids};
 use headlong_embedding::hybrid::split::Split;
+use headlong_reader::multi_hot::MultiHot;
 use serde::Serialize;
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
@@ -51,7 +52,7 @@ impl MemoryUse {
             table_state_bytes: tables.iter().map(|table| table.state_bytes).sum(),
             dense_bytes: dense_parameters * 4 * (1 + gradients) + dense_state,
             activation_bytes: activation_bytes(config),
-            reader_bytes: reader_bytes(config, threads),
+            reader_bytes: reader_bytes(config, threads) + multi_hot_bytes(config, tables),
             id_map_bytes: if config.data.ids == Ids::Hash { 0 } else { rows * MAP_ENTRY_BYTES },
             other_bytes: PROGRAM_BYTES,
         }
@@ -114,12 +115,20 @@ fn activation_bytes(config: &Config) -> u64 {
     let outputs: u64 = layers(config).iter().map(|&(_, outputs)| outputs as u64).sum();
     // Layers and the interaction work on one micro-batch: outputs and their gradients.
     let layers = micro * 2 * (outputs + top_input_width(config) as u64) * 4;
+    // A cross network has one gradient for all its layers, and one of what it makes of them.
+    let crossed = if cross_layers(config) > 0 { micro * 2 * top_input_width(config) as u64 * 4 } else { 0 };
     let vectors = (largest + step) * (config.data.num_sparse * config.model.dim) as u64 * 4;
     let slot = sample_bytes(config)
         + config.data.num_dense as u64 * 4
         + 4
         + ids_per_sample(config) * ROUTE_ENTRY_BYTES;
-    layers + vectors + BATCH_SLOTS * largest * slot
+    layers + crossed + vectors + BATCH_SLOTS * largest * slot
+}
+
+/// The other ids of all rows, where several ids are made of one.
+fn multi_hot_bytes(config: &Config, tables: &[TablePlan]) -> u64 {
+    let rows: Vec<u64> = tables.iter().map(|table| table.rows).collect();
+    MultiHot::bytes_needed(&rows, config.multi_hot.sizes.counts().unwrap_or_default())
 }
 
 fn reader_bytes(config: &Config, threads: usize) -> u64 {

@@ -132,31 +132,41 @@ pub struct Plan {
 }
 
 /// Width of the top network's input: `dim + n(n−1)/2` for the dot interaction over n vectors, the sum of all widths
-/// for `cat`.
+/// for `cat` and `cross`.
 pub fn top_input_width(config: &Config) -> usize {
     let model = &config.model;
     let bottom = model.bottom.last().copied().unwrap_or(0);
     let vectors = config.data.num_sparse + 1;
     match model.interaction {
         Interaction::Dot => bottom + vectors * (vectors - 1) / 2,
-        Interaction::Cat => bottom + config.data.num_sparse * model.dim,
+        Interaction::Cat | Interaction::Cross => bottom + config.data.num_sparse * model.dim,
     }
 }
 
-/// `(inputs, outputs)` of every dense layer, bottom first.
+/// Layers of the cross network; 0 where there is none.
+fn cross_layers(config: &Config) -> usize {
+    if config.model.interaction == Interaction::Cross { config.model.cross_layers } else { 0 }
+}
+
+/// `(inputs, outputs)` of every dense layer, bottom first; a layer of the cross network is two.
 pub fn layers(config: &Config) -> Vec<(usize, usize)> {
     let model = &config.model;
     let pairs = |first: usize, widths: &[usize]| -> Vec<(usize, usize)> {
         std::iter::once(first).chain(widths.iter().copied()).zip(widths.iter().copied()).collect()
     };
     let mut layers = pairs(config.data.num_dense, &model.bottom);
-    layers.extend(pairs(top_input_width(config), &model.top));
+    let width = top_input_width(config);
+    let crossed = [(width, model.cross_rank), (model.cross_rank, width)];
+    layers.extend((0..cross_layers(config)).flat_map(|_| crossed));
+    layers.extend(pairs(width, &model.top));
     layers
 }
 
 /// Weights and biases of the dense network.
 pub fn dense_parameters(config: &Config) -> u64 {
-    layers(config).iter().map(|&(inputs, outputs)| ((inputs + 1) * outputs) as u64).sum()
+    let with_biases: usize = layers(config).iter().map(|&(inputs, outputs)| (inputs + 1) * outputs).sum();
+    // The first factor of a cross layer has no bias.
+    (with_biases - cross_layers(config) * config.model.cross_rank) as u64
 }
 
 impl Plan {

@@ -54,6 +54,19 @@ fn published_numbers_of_mlperf_v1() {
 }
 
 #[test]
+fn published_numbers_of_mlperf_v2() {
+    let (config, plan) = plan_of("criteo-terabyte-dcnv2", 640 * GIB, None);
+    assert_eq!(plan.dense_parameters, 171_392 + 10_627_200 + 5_245_953);
+    assert_eq!(plan.top_input_width, 27 * 128);
+    assert_eq!(plan.embedding_parameters, 204_184_588 * 128);
+    assert!((plan.memory.table_weight_bytes as f64 / GIB as f64 - 97.36).abs() < 0.01);
+    assert_eq!(plan.memory.table_state_bytes, plan.memory.table_weight_bytes);
+    // About 96.2 MFLOP a sample.
+    let flops = cost::flops_per_sample(&config) as f64;
+    assert!((flops / 96.2e6 - 1.0).abs() < 0.005, "{flops}");
+}
+
+#[test]
 fn optimiser_state_is_counted() {
     let rows = vec![1000; 26];
     let mut config = preset("tiny").unwrap();

@@ -15,8 +15,10 @@ use headlong_comm::Topology;
 use headlong_device::pool::Pool;
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::IdMapper;
+use headlong_reader::multi_hot::MultiHot;
 use headlong_reader::synthetic::{self, SyntheticOptions, SyntheticReport};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Folder of the synthetic data in the output folder.
 pub(super) const SYNTHETIC_FOLDER: &str = "synthetic-data";
@@ -35,6 +37,8 @@ pub struct Prepared {
     pub train_rows: Option<u64>,
     /// Rows of each table.
     pub table_rows: Vec<u64>,
+    /// The bags that rows stand for, where several ids are made of one.
+    pub multi_hot: Option<Arc<MultiHot>>,
     /// How frequent the rows are, where there are several ranks.
     pub statistics: Option<Statistics>,
 }
@@ -57,6 +61,7 @@ impl Prepared {
             dictionary: None,
             train_rows: None,
             table_rows: Vec::new(),
+            multi_hot: None,
             statistics: None,
         };
         if prepared.train.is_empty() {
@@ -74,6 +79,7 @@ impl Prepared {
         }
         let dictionary_rows = prepared.dictionary.as_ref().map(RunDictionary::table_rows);
         prepared.table_rows = config.table_rows(dictionary_rows.as_deref())?;
+        prepared.multi_hot = config.multi_hot_bags(&prepared.table_rows)?;
         if config.run.ranks > 1 {
             prepared.statistics = Some(prepared.statistics(config, resumed, threads, reporter)?);
         }
@@ -168,10 +174,11 @@ impl Prepared {
     /// # Errors
     /// Tables that the policy cannot fill.
     pub fn id_mapper(&self, config: &Config) -> Result<IdMapper> {
-        match &self.dictionary {
+        let ids = match &self.dictionary {
             Some(dictionary) => dictionary.mapper(config, &self.table_rows),
             None => data::id_mapper(config, &self.table_rows),
-        }
+        };
+        Ok(ids?.with_multi_hot(self.multi_hot.clone()))
     }
 
     /// What the session trains on.

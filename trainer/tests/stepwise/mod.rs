@@ -128,9 +128,15 @@ impl Trainer {
     }
 }
 
-/// `bottom.1.weight` is `bot_l.2.weight`: the original counts activations as layers.
+/// `bottom.1.weight` is `bot_l.2.weight`: the original counts activations as layers. The cross network has TorchRec's names.
 fn original_name(name: &str) -> String {
-    let [network, layer, kind] = name.split('.').collect::<Vec<_>>()[..] else { panic!("{name}") };
+    let parts = name.split('.').collect::<Vec<_>>();
+    if let ["cross", layer, factor, kind] = parts[..] {
+        let is_bias = kind == "bias";
+        let kernels = format!("{}_kernels", factor.to_uppercase());
+        return format!("crossnet.{}.{layer}", if is_bias { "bias" } else { &kernels });
+    }
+    let [network, layer, kind] = parts[..] else { panic!("{name}") };
     let network = if network == "bottom" { "bot_l" } else { "top_l" };
     format!("{network}.{}.{kind}", 2 * layer.parse::<usize>().unwrap())
 }

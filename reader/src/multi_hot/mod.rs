@@ -1,0 +1,295 @@
+//! Synthetic multi-hot data, made of one-hot data while it is read: the generator of MLPerf's DLRM-DCNv2.
+//!
+//! # What it computes
+//! Every row `r` of a table with H ids a sample stands for a bag: `r` itself, then H − 1 rows of the same table that were drawn once, at the
+//! start. So equal ids have equal bags, and nothing has to be stored but the draws: 3.8 TB of files become (H − 1) numbers a row.
+//!
+//! The draws are numpy's, number for number: `numpy.random.seed(seed)` once, then table by table, row by row, `randint(0, rows)` or
+//! `pareto(0.25)` cut to 32 bits and taken modulo the rows.
+//!
+//! # Memory and time
+//! Σ rows · (H − 1) · 4 bytes ([`MultiHot::bytes_needed`]); at MLPerf's sizes 23 GB, drawn in about a minute by one thread: the order of
+//! draws is what has to be numpy's. Expanding allocates nothing once buffers have grown.
+//!
+//! # Errors
+//! [`ReaderError::Invalid`] for sizes that do not fit the tables, and for memory that the system refuses.
+//!
+//! # Source
+//! mlcommons/training, `recommendation_v2/torchrec_dlrm/data/multi_hot_criteo.py` and `scripts/materialize_synthetic_multihot_dataset.py`;
+//! Matsumoto and Nishimura, "Mersenne Twister", ACM TOMACS 8(1), 1998.
+
+mod mt19937;
+#[cfg(test)]
+mod tests;
+
+pub use mt19937::Mt19937;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::batch::{Batch, Jagged, Position};
+use crate::error::{ReaderError, Result};
+use crate::samples::{DataSchema, Hotness, IdBags};
+use crate::schema::Schema;
+use crate::skipped::SkipReport;
+use crate::{Progress, Reader};
+
+/// Ids a sample in each column, C1 to C26, of MLPerf's DLRM-DCNv2: 214 in all.
+pub const MLPERF_SIZES: [u32; 26] =
+    [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1];
+
+/// Shape of the Pareto distribution.
+const PARETO_SHAPE: f64 = 0.25;
+
+/// How the rows beside the first are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Distribution {
+    /// Every row of the table alike: what MLPerf's data was made with.
+    #[default]
+    Uniform,
+    /// Low rows far more often than high ones.
+    Pareto,
+}
+
+impl std::str::FromStr for Distribution {
+    type Err = ReaderError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "uniform" => Ok(Self::Uniform),
+            "pareto" => Ok(Self::Pareto),
+            _ => Err(invalid(format!("distribution: expected uniform or pareto, found \"{text}\""))),
+        }
+    }
+}
+
+/// What is to be drawn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MultiHotSpec {
+    /// Ids a sample in each column, the first of them the file's.
+    pub sizes: Vec<u32>,
+    /// How the others are drawn.
+    pub distribution: Distribution,
+    /// Where numpy's generator starts: 0 for MLPerf's data.
+    pub seed: u32,
+}
+
+/// The bags of all rows of all tables.
+#[derive(Debug)]
+pub struct MultiHot {
+    sizes: Vec<u32>,
+    /// Of each table, its rows' other ids: rows × (H − 1).
+    others: Vec<Vec<u32>>,
+}
+
+impl MultiHot {
+    /// Draws the bags of tables of `rows[t]` rows.
+    ///
+    /// # Errors
+    /// As the module says.
+    pub fn new(rows: &[u64], spec: &MultiHotSpec) -> Result<Self> {
+        if spec.sizes.len() != rows.len() || spec.sizes.contains(&0) {
+            let expected = format!("expected {} sizes of at least 1, one for each column", rows.len());
+            return Err(invalid(format!("multi-hot: {expected}; found {:?}", spec.sizes)));
+        }
+        if let Some(table) = rows.iter().position(|&rows| rows == 0 || rows > 1 << 31) {
+            let found = rows[table];
+            return Err(invalid(format!(
+                "multi-hot: C{}: expected 1 to 2^31 rows, found {found}",
+                table + 1
+            )));
+        }
+        let mut random = Mt19937::new(spec.seed);
+        let draw = |(&rows, &size)| draw(&mut random, spec.distribution, rows, size);
+        let others = rows.iter().zip(&spec.sizes).map(draw).collect::<Result<_>>()?;
+        Ok(Self { sizes: spec.sizes.clone(), others })
+    }
+
+    /// Bytes that the draws take.
+    pub fn bytes_needed(rows: &[u64], sizes: &[u32]) -> u64 {
+        rows.iter().zip(sizes).map(|(rows, size)| rows * u64::from(size.saturating_sub(1)) * 4).sum()
+    }
+
+    /// Ids a sample in each column.
+    pub fn sizes(&self) -> &[u32] {
+        &self.sizes
+    }
+
+    /// The bag of `row` in the table of `column`, but for `row` itself.
+    ///
+    /// # Panics
+    /// If there is no such column or row.
+    pub fn others(&self, column: usize, row: u64) -> &[u32] {
+        let count = self.sizes[column] as usize - 1;
+        &self.others[column][row as usize * count..][..count]
+    }
+
+    /// Makes bags of one row each into whole ones.
+    ///
+    /// # Panics
+    /// If a bag does not hold one row of its table, which one-hot data does.
+    pub fn expand(&self, sparse: &mut [Jagged], buffer: &mut Vec<u64>) {
+        assert_eq!(sparse.len(), self.sizes.len(), "one size for each column");
+        for (column, bags) in sparse.iter_mut().enumerate() {
+            assert_eq!(bags.values.len() + 1, bags.offsets.len(), "C{}: one id a sample", column + 1);
+            let size = self.sizes[column];
+            if size > 1 {
+                self.fill(column, &bags.values, buffer);
+                std::mem::swap(&mut bags.values, buffer);
+                bags.offsets.iter_mut().zip(0..).for_each(|(offset, index)| *offset = index * size);
+            }
+        }
+    }
+
+    /// As [`Self::expand`], for samples on their way between formats.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] for an id that is no row of its table, naming column and id.
+    pub fn expand_samples(&self, sparse: &mut [IdBags], buffer: &mut Vec<u64>) -> Result<()> {
+        for (column, bags) in sparse.iter_mut().enumerate() {
+            let count = self.sizes[column] as usize - 1;
+            let rows = self.others[column].len().checked_div(count).unwrap_or(usize::MAX);
+            if let Some(id) = bags.ids.iter().find(|&&id| id >= rows as u64) {
+                let message =
+                    format!("multi-hot: C{}: id {id} is none of the table's {rows} rows", column + 1);
+                return Err(invalid(message));
+            }
+            self.fill(column, &bags.ids, buffer);
+            std::mem::swap(&mut bags.ids, buffer);
+        }
+        Ok(())
+    }
+
+    /// The columns that expanded data has.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] where a column does not hold one id a sample.
+    pub fn expanded(&self, schema: &DataSchema) -> Result<DataSchema> {
+        let mut expanded = schema.clone();
+        if schema.sparse.len() != self.sizes.len() {
+            let (expected, found) = (self.sizes.len(), schema.sparse.len());
+            return Err(invalid(format!("multi-hot: expected {expected} columns, found {found}")));
+        }
+        for (column, &size) in expanded.sparse.iter_mut().zip(&self.sizes) {
+            if column.hotness != Hotness::Fixed(1) {
+                let found = format!("column {} has {:?}", column.name, column.hotness);
+                return Err(invalid(format!("multi-hot: expected one id a sample in each column; {found}")));
+            }
+            column.hotness = Hotness::Fixed(size);
+        }
+        Ok(expanded)
+    }
+
+    fn fill(&self, column: usize, rows: &[u64], to: &mut Vec<u64>) {
+        to.clear();
+        for &row in rows {
+            to.push(row);
+            to.extend(self.others(column, row).iter().map(|&other| u64::from(other)));
+        }
+    }
+}
+
+/// The other ids of all rows of one table.
+fn draw(random: &mut Mt19937, distribution: Distribution, rows: u64, size: u32) -> Result<Vec<u32>> {
+    let count = rows as usize * (size as usize - 1);
+    let mut others = Vec::new();
+    others.try_reserve_exact(count).map_err(|_| {
+        let needed = count as u64 * 4;
+        invalid(format!(
+            "multi-hot: the system refuses {needed} bytes for a table of {rows} rows of {size} ids"
+        ))
+    })?;
+    others.extend((0..count).map(|_| match distribution {
+        Distribution::Uniform => random.below(rows),
+        Distribution::Pareto => to_i32(random.pareto(PARETO_SHAPE)).rem_euclid(rows as i64) as u32,
+    }));
+    Ok(others)
+}
+
+/// As numpy's `astype(int32)` on x86-64: the fraction is cut off, and what does not fit becomes the smallest number.
+fn to_i32(value: f64) -> i64 {
+    let fits = value < 2_147_483_648.0;
+    i64::from(if fits { value as i32 } else { i32::MIN })
+}
+
+fn invalid(message: String) -> ReaderError {
+    ReaderError::Invalid { message }
+}
+
+/// A reader of one-hot data whose batches are made multi-hot, where there are bags to make them of.
+pub struct MultiHotReader<R> {
+    inner: R,
+    bags: Option<Arc<MultiHot>>,
+    buffer: Vec<u64>,
+}
+
+impl<R: Reader> MultiHotReader<R> {
+    /// Expands the batches of `inner`.
+    pub fn new(inner: R, bags: Option<Arc<MultiHot>>) -> Self {
+        Self { inner, bags, buffer: Vec::new() }
+    }
+
+    /// The reader below.
+    pub fn inner(&self) -> &R {
+        &self.inner
+    }
+}
+
+impl<R: Reader> Reader for MultiHotReader<R> {
+    fn next(&mut self, batch: &mut Batch) -> Result<bool> {
+        let more = self.inner.next(batch)?;
+        if let Some(bags) = self.bags.as_ref().filter(|_| more) {
+            bags.expand(&mut batch.sparse, &mut self.buffer);
+        }
+        Ok(more)
+    }
+
+    fn schema(&self) -> Schema {
+        self.inner.schema()
+    }
+
+    fn position(&self) -> Position {
+        self.inner.position()
+    }
+
+    fn progress(&self) -> Progress {
+        self.inner.progress()
+    }
+
+    fn wait_time(&self) -> Duration {
+        self.inner.wait_time()
+    }
+
+    fn skip_report(&self) -> SkipReport {
+        self.inner.skip_report()
+    }
+}
+
+impl Reader for Box<dyn Reader> {
+    fn next(&mut self, batch: &mut Batch) -> Result<bool> {
+        (**self).next(batch)
+    }
+
+    fn schema(&self) -> Schema {
+        (**self).schema()
+    }
+
+    fn position(&self) -> Position {
+        (**self).position()
+    }
+
+    fn progress(&self) -> Progress {
+        (**self).progress()
+    }
+
+    fn wait_time(&self) -> Duration {
+        (**self).wait_time()
+    }
+
+    fn skip_report(&self) -> SkipReport {
+        (**self).skip_report()
+    }
+}

@@ -1,0 +1,103 @@
+//! `[multi_hot]`: several ids a sample, made of one while it is read.
+
+use super::Config;
+use crate::error::{Error, Result};
+use headlong_reader::multi_hot::{Distribution, MLPERF_SIZES, MultiHot, MultiHotSpec};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// How one-hot data is made multi-hot; nothing is done where `sizes` is empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MultiHotConfig {
+    /// Ids a sample in each column: the first is the file's, the others are rows drawn for it, once and for all.
+    pub sizes: MultiHotSizes,
+    /// How these are drawn.
+    pub distribution: Distribution,
+    /// Where numpy's generator starts.
+    pub seed: u32,
+}
+
+/// Ids a sample in each column.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum MultiHotSizes {
+    /// One count per categorical column; empty: what the files have.
+    List(Vec<u32>),
+    /// `"mlperf"`: those of DLRM-DCNv2 on Criteo's 26 columns, 214 in all.
+    Named(String),
+}
+
+impl Default for MultiHotSizes {
+    fn default() -> Self {
+        Self::List(Vec::new())
+    }
+}
+
+impl MultiHotSizes {
+    /// The counts.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a name that is none.
+    pub fn counts(&self) -> Result<&[u32]> {
+        match self {
+            Self::List(counts) => Ok(counts),
+            Self::Named(name) if name == "mlperf" => Ok(&MLPERF_SIZES),
+            Self::Named(name) => {
+                let message = format!("expected a list or \"mlperf\", found \"{name}\"");
+                Err(Error::config("multi_hot.sizes", message))
+            }
+        }
+    }
+}
+
+impl Config {
+    /// Ids a sample that are made of one in the table of `column`, where they are.
+    pub fn generated_ids(&self, column: usize) -> Option<usize> {
+        let counts = self.multi_hot.sizes.counts().ok()?;
+        counts.get(column).map(|&count| count as usize)
+    }
+
+    /// What a checkpoint records of it: `; multi-hot uniform, seed 0 [3, 2, …]`, or nothing.
+    pub(crate) fn multi_hot_text(&self) -> String {
+        match self.multi_hot.sizes.counts() {
+            Ok(counts) if !counts.is_empty() => {
+                let MultiHotConfig { distribution, seed, .. } = self.multi_hot;
+                let distribution = format!("{distribution:?}").to_lowercase();
+                format!("; multi-hot {distribution}, seed {seed} {counts:?}")
+            }
+            _ => String::new(),
+        }
+    }
+
+    pub(super) fn validate_multi_hot(&self) -> Result<()> {
+        let counts = self.multi_hot.sizes.counts()?;
+        let expected = self.data.num_sparse;
+        if !counts.is_empty() && (counts.len() != expected || counts.contains(&0)) {
+            let message = format!("expected {expected} counts of at least 1, found {counts:?}");
+            return Err(Error::config("multi_hot.sizes", message));
+        }
+        match self.raw_columns().first().filter(|_| !counts.is_empty()) {
+            Some(column) => Err(Error::contradiction(
+                "multi_hot.sizes",
+                format!("[[table]] C{}", column + 1),
+                "ids are made of rows, and this table is asked with raw ids",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The bags of all rows of tables of `table_rows` rows, where ids are made: drawn now.
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn multi_hot_bags(&self, table_rows: &[u64]) -> Result<Option<Arc<MultiHot>>> {
+        let MultiHotConfig { distribution, seed, .. } = self.multi_hot;
+        let sizes = self.multi_hot.sizes.counts()?.to_vec();
+        if sizes.is_empty() {
+            return Ok(None);
+        }
+        let bags = MultiHot::new(table_rows, &MultiHotSpec { sizes, distribution, seed });
+        bags.map(|bags| Some(Arc::new(bags))).map_err(Error::failed("multi-hot ids cannot be drawn"))
+    }
+}

@@ -1,0 +1,111 @@
+//! Several ids a sample, made of one: while it is read, and written to a file before.
+
+#![cfg(test)]
+
+mod run_support;
+
+use run_support::{Place, Run, last_event};
+use std::path::Path;
+
+/// Ids a sample of the 26 columns.
+const SIZES: &str = "3,2,1,2,6,1,1,1,1,7,3,8,1,6,9,5,1,1,1,2,10,7,4,3,1,1";
+
+fn train(place: &Place, data: &Path, valid: &Path) -> Run {
+    let run = Run::new("train")
+        .path("--data", data)
+        .path("--valid", valid)
+        .path("--output-dir", &place.path("output"));
+    run.with(&["--set", "model.dim=8", "--set", "model.bottom=[16,8]", "--set", "model.top=[16,1]"]).with(&[
+        "--set",
+        "model.interaction=cross",
+        "--set",
+        "model.cross_rank=8",
+        "--set",
+        "tables.rows=1000",
+        "--set",
+        "train.batch_size=64",
+        "--set",
+        "data.ids=modulo",
+        "--threads",
+        "1",
+    ])
+}
+
+fn generated(run: Run, distribution: &str) -> Run {
+    run.with(&["--set", &format!("multi_hot.sizes=[{SIZES}]")])
+        .with(&["--set", &format!("multi_hot.distribution={distribution}")])
+}
+
+/// Writes `from` as multi-hot data of `format`.
+fn written(place: &Place, from: &Path, format: &str, distribution: &str, name: &str) -> std::path::PathBuf {
+    let output = place.path(name);
+    let run = Run::new("data").with(&["multi-hot", "--to", format, "--rows", "1000", "--sizes", SIZES]);
+    let run = run.with(&["--distribution", distribution, "--dense-transform", "ln(x+1)"]);
+    run.path("--data", from).path("--output", &output).succeeds();
+    output
+}
+
+/// The same weights and the same evaluation, whether ids are made while text is read or were written before.
+#[test]
+fn ids_that_are_made_are_those_that_are_written() {
+    let place = Place::new("rows.txt");
+    for (distribution, format) in [("uniform", "headlong"), ("pareto", "raw")] {
+        let log = place.path("log");
+        let outcome = |run: Run| {
+            let digest = run.path("--log-json", &log).succeeds().digest();
+            let eval = last_event(&log, "eval");
+            std::fs::remove_file(&log).unwrap();
+            (digest, eval["auc"].clone(), eval["logloss"].clone())
+        };
+        let made = outcome(generated(train(&place, &place.train, &place.valid), distribution));
+        let train_file = written(&place, &place.train, format, distribution, "train.bin");
+        let valid_file = written(&place, &place.valid, format, distribution, "valid.bin");
+        let read = train(&place, &train_file, &valid_file);
+        let hotness = format!("data.hotness=[{SIZES}]");
+        let format = format!("data.format={format}");
+        let read = read.with(&["--set", &format, "--set", &hotness]);
+        assert_eq!(outcome(read.clone()), made, "{distribution}");
+        // What is multi-hot already stays as it is.
+        assert_eq!(outcome(generated(read, distribution)), made, "{distribution}");
+        let one_hot = outcome(train(&place, &place.train, &place.valid));
+        assert_ne!(one_hot, made);
+    }
+}
+
+/// Resumed, predicted on four ranks and on one: the checkpoint knows how ids were made.
+#[test]
+fn a_run_with_made_ids_is_resumed_and_applied() {
+    let place = Place::new("rows.txt");
+    let run =
+        generated(train(&place, &place.train, &place.valid), "uniform").with(&["--set", "sum_blocks=4"]);
+    let expected = run.clone().succeeds().digest();
+    let saved = place.path("saved");
+    let half = run.clone().with(&["--ranks", "4", "--set", "train.steps=9"]);
+    half.path("--checkpoint-dir", &saved).succeeds();
+    let other = run.clone().with(&["--resume", "--set", "multi_hot.seed=1"]);
+    other
+        .path("--checkpoint-dir", &saved)
+        .fails(1, &["multi-hot uniform, seed 1", "multi-hot uniform, seed 0"]);
+    let log = place.path("log");
+    let resumed =
+        run.with(&["--resume", "--ranks", "2"]).path("--checkpoint-dir", &saved).path("--log-json", &log);
+    assert_eq!(resumed.succeeds().digest(), expected);
+    let json = place.path("eval.json");
+    let eval = Run::new("eval").path("--checkpoint", &saved).path("--data", &place.valid);
+    eval.path("--json", &json).succeeds();
+    let text = std::fs::read_to_string(&json).unwrap();
+    let applied: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(applied["auc"], last_event(&log, "eval")["auc"]);
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused_by_name() {
+    let place = Place::new("rows.txt");
+    let run = train(&place, &place.train, &place.valid);
+    run.clone()
+        .with(&["--set", "multi_hot.sizes=[1,2]"])
+        .fails(2, &["multi_hot.sizes", "expected 26 counts"]);
+    run.with(&["--set", "multi_hot.sizes=kaggle"]).fails(2, &["multi_hot.sizes", "\"mlperf\"", "kaggle"]);
+    let data = Run::new("data").with(&["multi-hot", "--to", "headlong"]).path("--data", &place.train);
+    data.path("--output", &place.path("out")).fails(2, &["--rows"]);
+}
