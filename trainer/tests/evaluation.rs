@@ -155,3 +155,41 @@ fn an_evaluation_that_may_be_saved_as_the_best_is_waited_for() {
     run(&train, &log, "1", false);
     assert_eq!(known_at(&log), [(24, 24), (48, 48), (72, 72), (96, 96)]);
 }
+
+/// What evaluations cost beyond their own arithmetic, on the same cores: the seconds of a run with ten evaluations beside training, less those of
+/// one without and less the evaluations of one that waits for them. The smallest of five runs each, in turns.
+#[test]
+#[ignore = "minutes, and times: cargo xtask soak --only evaluation_cost on a quiet machine"]
+fn soak_evaluation_cost() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log.json");
+    let train = Run::new("train").with(&["--preset", "tiny", "--set", "train.log_every=100000"]);
+    let train = train.path("--output-dir", folder.path()).path("--log-json", &log);
+    let of_run = |arguments: &[&str]| -> [f64; 2] {
+        train.clone().with(arguments).succeeds();
+        let begun = events(&log)[0]["time_s"].as_f64().unwrap();
+        let evaluations = events(&log).into_iter().filter(|event| event["event"] == "eval");
+        let seconds = evaluations.map(|event| event["eval_s"].as_f64().unwrap()).sum::<f64>();
+        [last_event(&log, "done")["wall_s"].as_f64().unwrap() - begun, seconds]
+    };
+    let (mut least, every) = ([[f64::INFINITY; 2]; 3], ["--set", "eval.every=0.1"]);
+    for _ in 0..5 {
+        let stopped = [&every[..], &["--set", "eval.asynchronous=false"]].concat();
+        for (least, arguments) in least.iter_mut().zip([&["--set", "eval.every=0"][..], &stopped, &every]) {
+            let found = of_run(arguments);
+            *least = [least[0].min(found[0]), least[1].min(found[1])];
+        }
+    }
+    // The run without evaluates once, at its end.
+    let [[without, at_the_end], [stopped, arithmetic], [beside, held]] = least;
+    let cost = beside - (without - at_the_end) - arithmetic;
+    println!(
+        "without {without:.2} s, stopped {stopped:.2} s ({arithmetic:.3} s of it evaluating), beside training {beside:.2} s ({held:.3} s of it \
+         standing still): {:.2} % beyond the evaluations' own arithmetic",
+        100.0 * cost / beside
+    );
+    assert!(
+        cost < 0.02 * beside,
+        "evaluations cost {cost:.3} s of {beside:.2} s beyond their own arithmetic"
+    );
+}
