@@ -102,14 +102,23 @@ fn children_of(parent: u32) -> Vec<u32> {
 }
 
 /// Runs `command` and reads its output to the end; prints the lines that `shown` lets through.
-pub fn read(mut command: Command, mut shown: impl FnMut(&str) -> bool) -> Result<Finished> {
+pub fn read(command: Command, shown: impl FnMut(&str) -> bool) -> Result<Finished> {
+    read_within(LIMIT, command, shown)
+}
+
+/// As [`read`], with a limit of its own.
+pub fn read_within(
+    limit: Duration,
+    mut command: Command,
+    mut shown: impl FnMut(&str) -> bool,
+) -> Result<Finished> {
     println!("$ {}", written(&command));
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("starting `{}`", written(&command)))?;
-    let _watch = Watch::over(&child, LIMIT);
+    let _watch = Watch::over(&child, limit);
     let (sender, receiver) = mpsc::sync_channel(1024);
     let pipes: [Option<Box<dyn Read + Send>>; 2] = [
         child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>),

@@ -2,13 +2,16 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::cuda::Had;
 use crate::cuda::softcuda::{self, Sanitizer};
 use crate::process::{self, cargo};
+
+/// The longest that a long test may take.
+const LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// One long test: it is `#[ignore]`d in the package's test file and called here by name.
 struct LongTest {
@@ -62,7 +65,7 @@ pub fn run(root: &Path, target: &Path, only: Option<&str>) -> Result<bool> {
         if let Had::Here(device) = &device {
             command.env("HEADLONG_CUDA_LIBS", device).env("SOFTCUDA_DEVICES", softcuda::DEVICES);
         }
-        let finished = process::read(command, |_| true)?;
+        let finished = process::read_within(LIMIT, command, |_| true)?;
         // A name that matches nothing passes with "0 passed": that is a failure of this list.
         let ran = finished.lines.iter().any(|line| line.starts_with("test result: ok. 1 passed"));
         passed &= finished.success && ran;
