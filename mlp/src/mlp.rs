@@ -30,6 +30,7 @@ mod plan;
 
 pub use plan::{Arenas, Kind, MlpPlan, MlpSpec, Plans};
 
+use crate::gemm::Numbers;
 use crate::init;
 use crate::linear::{
     self, Activation, BackwardDataArgs, BackwardWeightsArgs, Beside, Compute, ForwardArgs, Partials, Weights,
@@ -195,9 +196,9 @@ impl Mlp {
         }
     }
 
-    /// Rounds what a product has written, where it keeps the type f32.
+    /// Rounds what a product has written, where it keeps the type f32 and the product has not rounded it itself.
     fn round(&self, stream: &Stream, written: &Mat) {
-        if let Some(rounding) = self.compute.rounding() {
+        if let Some(rounding) = self.compute.rounding().filter(|_| self.compute.numbers() == Numbers::F32) {
             rounding.round(stream, written);
         }
     }
@@ -214,9 +215,13 @@ impl Mlp {
             let output = layer.output().unwrap_or(y).first_rows(x.rows());
             let mask = layer.between.as_ref().map(|between| &between.mask);
             linear::forward_with_mask(stream, &layer.forward_args(&input, &output), mask);
-            // Logits stay as they are: a loss takes them, no product.
-            if layer.activation == Activation::Relu || layer.output().is_some() {
-                self.round(stream, &output);
+            match (layer.activation, self.compute.rounding()) {
+                (Activation::Relu, _) => self.round(stream, &output),
+                (Activation::None, Some(rounding)) if layer.output().is_some() => {
+                    rounding.round(stream, &output)
+                }
+                // Logits stay as they are: a loss takes them, no product.
+                (Activation::None, _) => {}
             }
             input = output;
         }

@@ -58,12 +58,18 @@ const INFINITY: u32 = 0x7f80_0000;
 const F16_NORMAL: f32 = 6.103_515_6e-5;
 const F16_BEYOND: f32 = 65520.0;
 
+/// The nearest bf16, ties to even, as an f32.
+#[inline(always)]
+pub(crate) fn to_nearest_bf16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    let is_nan = bits & MAGNITUDE > INFINITY;
+    if is_nan { f32::NAN } else { f32::from_bits(cut(bits, 16)) }
+}
+
 vectorized! {
     fn to_bf16(values: &mut [f32]) {
         for value in values {
-            let bits = value.to_bits();
-            let is_nan = bits & MAGNITUDE > INFINITY;
-            *value = if is_nan { f32::NAN } else { f32::from_bits(cut(bits, 16)) };
+            *value = to_nearest_bf16(*value);
         }
     }
 

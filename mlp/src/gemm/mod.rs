@@ -5,6 +5,8 @@
 //! from what `C` holds when [`Product::accumulate`] is set. So an element depends on its row of `A` and its column of `B`
 //! alone: not on the tile it falls in, on its place in the batch, on the number of threads or on the instruction set.
 //!
+//! Of factors in bf16 ([`Numbers::Bf16`]) two steps of depth are one, the odd one added first.
+//!
 //! # Shapes
 //! `A` is `m × depth`, `B` is `depth × n`, `C` is `m × n`; all f32. Either `A` lies by rows and is read where it lies, and `B`
 //! comes as [`Panels`], packed beforehand; or `A` lies by columns and `B` by rows, and both are packed block by block on the
@@ -29,6 +31,36 @@ use headlong_device::pool::Pool;
 use headlong_device::vector::{Isa, isa};
 use headlong_device::{MatMut, MatRef};
 
+/// What the numbers of both factors are. Sums are f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Numbers {
+    /// f32.
+    #[default]
+    F32,
+    /// bf16, as the upper half of each f32; lower halves are zero in matrices, and rounded away where weights are packed. The
+    /// chain is that of `vdpbf16ps`: `c ← fma(a(i,2k), b(2k,j), fma(a(i,2k+1), b(2k+1,j), c))`, where numbers below 2⁻¹²⁶ are
+    /// zero.
+    Bf16,
+}
+
+impl Numbers {
+    /// 32-bit words of `depth` packed numbers: two of bf16 in one, the first in its lower half, zero behind the last.
+    pub const fn words(self, depth: usize) -> usize {
+        match self {
+            Numbers::F32 => depth,
+            Numbers::Bf16 => depth.div_ceil(2),
+        }
+    }
+
+    /// Numbers before word `word`.
+    const fn before(self, word: usize) -> usize {
+        match self {
+            Numbers::F32 => word,
+            Numbers::Bf16 => 2 * word,
+        }
+    }
+}
+
 /// The left factor `A`, `m × depth`.
 #[derive(Debug, Clone, Copy)]
 pub enum Left<'a> {
@@ -48,7 +80,7 @@ pub enum Right<'a> {
 }
 
 /// A right factor packed as panels of [`PANEL_COLS`] columns, zeros beyond the last: `b(k, 32·p + c)` lies at
-/// `data[(p·depth + k)·32 + c]`.
+/// `data[(p·depth + k)·32 + c]`; of bf16 the words lie there, [`Numbers::words`] in place of the depth.
 #[derive(Debug, Clone, Copy)]
 pub struct Panels<'a> {
     /// The panels, one after the other.
@@ -68,17 +100,21 @@ pub struct Finish<'a> {
     pub relu: bool,
     /// Results become zero where this matrix, `m × n`, is not above zero: the ReLU's derivative by its output.
     pub mask: Option<MatRef<'a>>,
+    /// Results are rounded to bf16, for the products that take them.
+    pub round: bool,
 }
 
 impl Finish<'_> {
     fn any(&self) -> bool {
-        self.bias.is_some() || self.relu || self.mask.is_some()
+        self.bias.is_some() || self.relu || self.mask.is_some() || self.round
     }
 }
 
 /// A product to be computed.
 #[derive(Debug, Clone, Copy)]
 pub struct Product<'a> {
+    /// What `A` and `B` hold.
+    pub numbers: Numbers,
     /// `A`.
     pub left: Left<'a>,
     /// `B`.
@@ -116,7 +152,7 @@ impl Product<'_> {
         if let Right::Panels(b) = self.right {
             assert_eq!(
                 b.data.len(),
-                panel_elements(b.depth, b.cols),
+                panel_elements(self.numbers, b.depth, b.cols),
                 "panels of a {} × {} factor",
                 b.depth,
                 n
@@ -168,7 +204,13 @@ fn tile_shape(
     };
     match product.right {
         // A band of rows stays in the second-level cache while all panels pass by.
-        Right::Panels(_) => (even(rows, choose(&[256, 128, 64], &|side| rows.div_ceil(side))), cols.max(1)),
+        Right::Panels(_) => {
+            let sides: &[usize] = match product.numbers {
+                Numbers::F32 => &[256, 128, 64],
+                Numbers::Bf16 => &[vector::BAND_ROWS, 64],
+            };
+            (even(rows, choose(sides, &|side| rows.div_ceil(side))), cols.max(1))
+        }
         Right::Rows(_) => {
             let side = choose(&[256, 192, 128, 64], &|side| rows.div_ceil(side) * cols.div_ceil(side));
             let tile_rows = even(rows, side.min(vector::max_packed_rows(isa)));

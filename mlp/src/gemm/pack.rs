@@ -1,24 +1,35 @@
 //! Packing a right factor into panels.
 
-use super::vector::{copy_panel, transpose_panel};
+use super::Numbers;
+use super::vector::{copy_panel, pair_panel, pair_transposed_panel, transpose_panel};
 use headlong_device::MatRef;
 
 /// Columns of a panel: two 512-bit vectors.
 pub const PANEL_COLS: usize = 32;
 
-/// Elements that the panels of a `depth × cols` factor take.
-pub const fn panel_elements(depth: usize, cols: usize) -> usize {
-    depth * cols.div_ceil(PANEL_COLS) * PANEL_COLS
+/// Elements, or words of two, that the panels of a `depth × cols` factor take.
+pub const fn panel_elements(numbers: Numbers, depth: usize, cols: usize) -> usize {
+    numbers.words(depth) * cols.div_ceil(PANEL_COLS) * PANEL_COLS
 }
 
 /// Packs panel `panel` of `B = matrix`: `panel_data[k·32 + c] = matrix(k, 32·panel + c)`, zeros beyond the last column.
-pub fn pack_columns(matrix: MatRef<'_>, panel: usize, panel_data: &mut [f32]) {
+/// Of bf16, word `k` holds the rows `2k` and `2k + 1`, rounded.
+pub fn pack_columns(numbers: Numbers, matrix: MatRef<'_>, panel: usize, panel_data: &mut [f32]) {
     let first = panel * PANEL_COLS;
-    copy_panel(matrix, first..matrix.cols().min(first + PANEL_COLS), panel_data);
+    let cols = first..matrix.cols().min(first + PANEL_COLS);
+    match numbers {
+        Numbers::F32 => copy_panel(matrix, cols, panel_data),
+        Numbers::Bf16 => pair_panel(matrix, cols, panel_data),
+    }
 }
 
 /// Packs panel `panel` of `B = matrixᵀ`: `panel_data[k·32 + c] = matrix(32·panel + c, k)`, zeros beyond the last row.
-pub fn pack_transposed(matrix: MatRef<'_>, panel: usize, panel_data: &mut [f32]) {
+/// Of bf16, word `k` holds the columns `2k` and `2k + 1`, rounded.
+pub fn pack_transposed(numbers: Numbers, matrix: MatRef<'_>, panel: usize, panel_data: &mut [f32]) {
     let first = panel * PANEL_COLS;
-    transpose_panel(matrix, first..matrix.rows().min(first + PANEL_COLS), panel_data);
+    let rows = first..matrix.rows().min(first + PANEL_COLS);
+    match numbers {
+        Numbers::F32 => transpose_panel(matrix, rows, panel_data),
+        Numbers::Bf16 => pair_transposed_panel(matrix, rows, panel_data),
+    }
 }

@@ -1,5 +1,6 @@
 //! What products of dense layers are computed in.
 
+use crate::gemm::Numbers;
 use crate::rounding::Rounding;
 use headlong_device::cuda::blas::Math;
 use headlong_device::{DType, Device};
@@ -35,6 +36,14 @@ impl Compute {
         match self {
             Compute::Rounded(rounding) => Some(rounding),
             _ => None,
+        }
+    }
+
+    /// What the factors of the processor's products hold.
+    pub(crate) const fn numbers(self) -> Numbers {
+        match self {
+            Compute::Rounded(Rounding::Bf16) => Numbers::Bf16,
+            _ => Numbers::F32,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{
     Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, Partials,
 };
-use crate::gemm::{self, Finish, Left, Product, Right};
+use crate::gemm::{self, Finish, Left, Numbers, Product, Right};
 use crate::sum::{add_blocks, block};
 use crate::vector::for_each_row_tile;
 use headlong_device::pool::Pool;
@@ -12,13 +12,17 @@ use headlong_device::{MatMut, MatRef, Stream, vectorized};
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     let (x, bias) = (args.x.read::<f32>(), args.b.map(|bias| bias.read::<f32>()));
     let panels = args.w.forward_panels().read::<f32>();
+    let (numbers, relu) = (args.w.compute().numbers(), args.activation == Activation::Relu);
     let product = Product {
+        numbers,
         left: Left::Rows(x.view()),
         right: Right::Panels(args.w.as_forward(panels.data())),
         finish: Finish {
             bias: bias.as_ref().map(|bias| bias.data()),
-            relu: args.activation == Activation::Relu,
+            relu,
             mask: None,
+            // Where no ReLU follows, it may be logits.
+            round: relu && numbers == Numbers::Bf16,
         },
         accumulate: false,
     };
@@ -29,26 +33,47 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
     let d_z = args.d_z.read::<f32>();
     let panels = args.w.backward_panels().read::<f32>();
     let mask = args.mask.map(|mask| mask.read::<f32>());
+    let numbers = args.w.compute().numbers();
     let product = Product {
+        numbers,
         left: Left::Rows(d_z.view()),
         right: Right::Panels(args.w.as_backward(panels.data())),
-        finish: Finish { bias: None, relu: false, mask: mask.as_ref().map(|mask| mask.view()) },
+        finish: Finish {
+            mask: mask.as_ref().map(|mask| mask.view()),
+            round: numbers == Numbers::Bf16,
+            ..Finish::default()
+        },
         accumulate: args.accumulate,
     };
     gemm::run(stream.pool(), &product, args.d_x.write::<f32>().view());
 }
 
-pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
+/// The factors of a weight gradient.
+#[derive(Clone, Copy)]
+struct Factors<'a> {
+    numbers: Numbers,
+    x: MatRef<'a>,
+    d_z: MatRef<'a>,
+}
+
+impl Factors<'_> {
+    fn samples(&self, first: usize, count: usize) -> Self {
+        Self { x: self.x.rows_range(first, count), d_z: self.d_z.rows_range(first, count), ..*self }
+    }
+}
+
+pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, numbers: Numbers) {
     let (x, d_z) = (args.x.read::<f32>(), args.d_z.read::<f32>());
+    let factors = Factors { numbers, x: x.view(), d_z: d_z.view() };
     let (mut d_w, mut d_b) = (args.d_w.write::<f32>(), args.d_b.map(|d_b| d_b.write::<f32>()));
     let pool = stream.pool();
     match args.partials {
         None => {
             let sums = (d_w.view(), d_b.as_mut().map(|d_b| d_b.view()));
-            sum_block(pool, x.view(), d_z.view(), sums, args.accumulate);
+            sum_block(pool, factors, sums, args.accumulate);
         }
         Some(partials) => {
-            sum_all_blocks(pool, (x.view(), d_z.view()), partials, args.block_len, d_b.is_some());
+            sum_all_blocks(pool, factors, partials, args.block_len, d_b.is_some());
             let count = partials.sum_blocks;
             add_blocks(
                 pool,
@@ -70,35 +95,27 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
     }
 }
 
-fn sum_all_blocks(
-    pool: &Pool,
-    (x, d_z): (MatRef<'_>, MatRef<'_>),
-    partials: &Partials,
-    block_len: usize,
-    has_bias: bool,
-) {
+fn sum_all_blocks(pool: &Pool, factors: Factors<'_>, partials: &Partials, block_len: usize, has_bias: bool) {
     let (mut weight, mut bias) = (partials.weight.write::<f32>(), partials.bias.write::<f32>());
     let (mut weight, mut bias) = (weight.view(), bias.view());
     for index in 0..partials.sum_blocks {
-        let samples = block(x.rows(), block_len, index);
-        let (first, count) = (samples.start, samples.len());
-        let outputs = d_z.cols();
+        let samples = block(factors.x.rows(), block_len, index);
+        let outputs = factors.d_z.cols();
         let bias = has_bias.then(|| bias.rows_range_mut(index, 1));
         let sums = (weight.rows_range_mut(index * outputs, outputs), bias);
-        sum_block(pool, x.rows_range(first, count), d_z.rows_range(first, count), sums, false);
+        sum_block(pool, factors.samples(samples.start, samples.len()), sums, false);
     }
 }
 
 /// One block of samples, in sample order.
 fn sum_block(
     pool: &Pool,
-    x: MatRef<'_>,
-    d_z: MatRef<'_>,
+    Factors { numbers, x, d_z }: Factors<'_>,
     (d_w, d_b): (MatMut<'_>, Option<MatMut<'_>>),
     accumulate: bool,
 ) {
-    let product =
-        Product { left: Left::Columns(d_z), right: Right::Rows(x), finish: Finish::default(), accumulate };
+    let finish = Finish::default();
+    let product = Product { numbers, left: Left::Columns(d_z), right: Right::Rows(x), finish, accumulate };
     match d_b {
         Some(mut d_b) => gemm::run_with_row_sums(pool, &product, d_w, d_b.row_mut(0)),
         None => gemm::run(pool, &product, d_w),

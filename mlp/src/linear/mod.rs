@@ -115,7 +115,7 @@ pub(crate) struct Below<'a> {
 pub(crate) struct Beside {
     /// The bias gradient of one block of samples is done already.
     pub has_bias: bool,
-    /// What a device's products are computed in.
+    /// What products are computed in.
     pub compute: Compute,
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn backward_weights_beside(stream: &Stream, args: &BackwardWeightsArg
         shape("block sums of the bias", &partials.bias, partials.sum_blocks, outputs);
     }
     match stream.device() {
-        Device::Cpu => cpu::backward_weights(stream, args),
+        Device::Cpu => cpu::backward_weights(stream, args, beside.compute.numbers()),
         Device::Cuda(_) => cuda::backward_weights(stream, args, beside),
         device => unreachable!("no op runs on {device}"),
     }

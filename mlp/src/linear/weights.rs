@@ -1,7 +1,7 @@
 //! The handle through which weights are reached.
 
 use super::Compute;
-use crate::gemm::{PANEL_COLS, Panels, pack_columns, pack_transposed};
+use crate::gemm::{Numbers, PANEL_COLS, Panels, pack_columns, pack_transposed};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, SlotId, Stream};
 
 /// Weights of one layer, logically out × in, with the packed copies that products read.
@@ -57,14 +57,15 @@ impl WeightsPlan {
         let mut copy =
             |what: &str, rows, cols| scratch.matrix(&format!("{name}.{what}"), compute.dtype(), rows, cols);
         let panels = |cols: usize| cols.div_ceil(PANEL_COLS);
+        let words = |depth| compute.numbers().words(depth);
         let copies = match compute.is_16_bit() {
             true => {
                 let (rows, cols) = (outputs.next_multiple_of(8), inputs.next_multiple_of(8));
                 [copy("rounded", rows, cols), copy("bias", 1, rows)]
             }
             false => [
-                copy("forward", panels(outputs), inputs * PANEL_COLS),
-                copy("backward", panels(inputs), outputs * PANEL_COLS),
+                copy("forward", panels(outputs), words(inputs) * PANEL_COLS),
+                copy("backward", panels(inputs), words(outputs) * PANEL_COLS),
             ],
         };
         Self { values, compute, copies }
@@ -129,20 +130,20 @@ impl Weights {
         }
         let values = self.values.read::<f32>();
         let (mut forward, mut backward) = (forward.write::<f32>(), backward.write::<f32>());
-        let pool = stream.pool();
-        let panel = self.inputs() * PANEL_COLS;
-        let round = |data: &mut [f32]| {
-            if let Some(rounding) = self.compute.rounding() {
-                rounding.round_all(data);
-            }
+        let (pool, numbers) = (stream.pool(), self.compute.numbers());
+        let round = |data: &mut [f32]| match self.compute.rounding() {
+            // Rounded as they are packed.
+            Some(rounding) if numbers == Numbers::F32 => rounding.round_all(data),
+            _ => {}
         };
+        let panel = numbers.words(self.inputs()) * PANEL_COLS;
         pool.chunks_mut(forward.data_mut(), panel, |index, data| {
-            pack_transposed(values.view(), index, data);
+            pack_transposed(numbers, values.view(), index, data);
             round(data);
         });
-        let panel = self.outputs() * PANEL_COLS;
+        let panel = numbers.words(self.outputs()) * PANEL_COLS;
         pool.chunks_mut(backward.data_mut(), panel, |index, data| {
-            pack_columns(values.view(), index, data);
+            pack_columns(numbers, values.view(), index, data);
             round(data);
         });
     }

@@ -1,15 +1,19 @@
 //! The AVX-512 microkernel: up to 14 × 32 accumulators in registers, one broadcast and two fused multiply-adds an element
 //! of `A`.
 
-use super::{Micro, PANEL_COLS};
+use super::{Micro, Numbers, PANEL_COLS};
 use crate::vector::avx512::{lanes, transpose};
 use crate::vector::unrolled;
 use headlong_device::MatRef;
 use std::arch::x86_64::{
-    __m512, __mmask16, _CMP_GT_OQ, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cmp_ps_mask,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps,
-    _mm512_max_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+    __m512, __m512bh, __m512i, __mmask16, _CMP_GT_OQ, _CMP_UNORD_Q, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch,
+    _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
+    _mm512_cmp_ps_mask, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_mov_epi32, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps,
+    _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps,
 };
+use std::mem::transmute;
 
 /// Rows of the largest microtile: 28 accumulators, two vectors of `B`, one or two broadcasts: all 32 registers.
 pub const MAX_ROWS: usize = 14;
@@ -18,12 +22,17 @@ type Kernel = unsafe fn(&Micro);
 
 /// Kernels by rows - 1, for one and two vectors of columns.
 macro_rules! kernels {
-    ($columns:literal: $($rows:literal)*) => {
-        [$([kernel::<$rows, 1, $columns> as Kernel, kernel::<$rows, 2, $columns> as Kernel]),*]
+    ($kernel:ident, $columns:literal) => {
+        kernels!($kernel, $columns: 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+    };
+    ($kernel:ident, $columns:literal: $($rows:literal)*) => {
+        [$([$kernel::<$rows, 1, $columns> as Kernel, $kernel::<$rows, 2, $columns> as Kernel]),*]
     };
 }
-static BY_ROWS: [[Kernel; 2]; MAX_ROWS] = kernels!(false: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
-static BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(true: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+static BY_ROWS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel, false);
+static BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel, true);
+static BF16_BY_ROWS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_bf16, false);
+static BF16_BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_bf16, true);
 
 /// Runs the kernel for the shape of `micro`.
 ///
@@ -36,8 +45,45 @@ pub unsafe fn run(micro: &Micro) {
     unsafe { kernel(micro) }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn kernel<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(micro: &Micro) {
+/// Whether the processor multiplies bf16.
+#[inline]
+pub fn has_bf16() -> bool {
+    is_x86_feature_detected!("avx512bf16")
+}
+
+/// As [`run`], of words of two bf16.
+///
+/// # Safety
+/// As [`run`], and the processor has AVX-512 BF16.
+pub unsafe fn run_bf16(micro: &Micro) {
+    let kernels = if micro.columns { &BF16_BY_COLUMNS } else { &BF16_BY_ROWS };
+    let kernel = kernels[micro.rows - 1][usize::from(micro.cols > 16)];
+    // SAFETY: passed on to the caller.
+    unsafe { kernel(micro) }
+}
+
+/// One step of depth: `sum + left · right`.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn step(left: __m512, right: __m512, sum: __m512) -> __m512 {
+    _mm512_fmadd_ps(left, right, sum)
+}
+
+/// Two steps of depth, the odd one first.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+fn step_bf16(left: __m512, right: __m512, sum: __m512) -> __m512 {
+    // SAFETY: vectors of the same size, of plain bits.
+    let (left, right) =
+        unsafe { (transmute::<__m512, __m512bh>(left), transmute::<__m512, __m512bh>(right)) };
+    _mm512_dpbf16_ps(sum, left, right)
+}
+
+/// Defines a microkernel for what `$step` multiplies.
+macro_rules! define_kernel {
+    ($name:ident, $features:literal, $step:ident) => {
+#[target_feature(enable = $features)]
+unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(micro: &Micro) {
     let zero = _mm512_setzero_ps();
     let mut sums = [[zero; VECTORS]; ROWS];
     let masks: [__mmask16; VECTORS] = std::array::from_fn(|v| lanes(micro.cols.saturating_sub(16 * v)));
@@ -76,16 +122,26 @@ unsafe fn kernel<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(m
             let right_vector = if VECTORS > 1 { _mm512_loadu_ps(b.add(16)) } else { zero };
             unrolled!(i < ROWS {
                 let left = _mm512_set1_ps(*a.add(i * row_step));
-                sums[i][0] = _mm512_fmadd_ps(left, left_vector, sums[i][0]);
+                sums[i][0] = $step(left, left_vector, sums[i][0]);
                 if VECTORS > 1 {
-                    sums[i][VECTORS - 1] = _mm512_fmadd_ps(left, right_vector, sums[i][VECTORS - 1]);
+                    sums[i][VECTORS - 1] = $step(left, right_vector, sums[i][VECTORS - 1]);
                 }
             });
             a = a.add(depth_step);
             b = b.add(PANEL_COLS);
         }
         if !COLUMNS {
-            finish(micro, &masks, &mut sums);
+            // A copy of its own: what `finish` is given lies in memory, and the loop's sums must not.
+                let mut finished = [[zero; VECTORS]; ROWS];
+                unrolled!(i < ROWS {
+                    finished[i][0] = sums[i][0];
+                    finished[i][VECTORS - 1] = sums[i][VECTORS - 1];
+                });
+                finish(micro, &masks, &mut finished);
+                unrolled!(i < ROWS {
+                    sums[i][0] = finished[i][0];
+                    sums[i][VECTORS - 1] = finished[i][VECTORS - 1];
+                });
         }
         unrolled!(i < ROWS {
             let c = micro.c.add(i * micro.c_stride);
@@ -96,8 +152,13 @@ unsafe fn kernel<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(m
         });
     }
 }
+    };
+}
 
-/// Bias, ReLU and mask, in registers. Only left factors by rows come with any of them.
+define_kernel!(kernel, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", step);
+define_kernel!(kernel_bf16, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma", step_bf16);
+
+/// Bias, ReLU, mask and rounding. Only left factors by rows come with any of them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 #[inline]
 unsafe fn finish<const ROWS: usize, const VECTORS: usize>(
@@ -127,6 +188,9 @@ unsafe fn finish<const ROWS: usize, const VECTORS: usize>(
                 sums[i][v] = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(by, zero), sums[i][v]);
             });
         }
+        if finish.round {
+            unrolled!(i < ROWS { sums[i][v] = round(sums[i][v]); });
+        }
     });
 }
 
@@ -135,7 +199,7 @@ unsafe fn finish<const ROWS: usize, const VECTORS: usize>(
 /// # Safety
 /// The processor has AVX-512 F; strips and sums are as long as the counts say.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-pub unsafe fn add_strips(strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
+pub unsafe fn add_strips(numbers: Numbers, strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
     // Four strips at a time hide the latency of an addition.
     let mut first = 0;
     while first < count {
@@ -146,7 +210,14 @@ pub unsafe fn add_strips(strips: *const f32, (count, len): (usize, usize), sums:
             let mut lanes: [__m512; 4] = std::array::from_fn(|i| _mm512_loadu_ps(sums.add(at(i) * 16)));
             for k in 0..len {
                 for (i, lanes) in lanes.iter_mut().enumerate() {
-                    *lanes = _mm512_add_ps(*lanes, _mm512_loadu_ps(strips.add((at(i) * len + k) * 16)));
+                    let word = _mm512_loadu_ps(strips.add((at(i) * len + k) * 16));
+                    *lanes = match numbers {
+                        Numbers::F32 => _mm512_add_ps(*lanes, word),
+                        Numbers::Bf16 => {
+                            let (low, high) = halves(word);
+                            _mm512_add_ps(_mm512_add_ps(*lanes, low), high)
+                        }
+                    };
                 }
             }
             for (i, lanes) in lanes.iter().enumerate() {
@@ -205,5 +276,98 @@ pub unsafe fn transpose_rows(matrix: MatRef<'_>, panel: *mut f32) {
             }
         }
         first += 16;
+    }
+}
+
+/// Each lane to the nearest bf16, ties to even, as an f32.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn round(values: __m512) -> __m512 {
+    let bits = _mm512_castps_si512(values);
+    let is_odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+    let up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), is_odd);
+    let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(values, values);
+    let nan = _mm512_set1_epi32(f32::NAN.to_bits() as i32);
+    _mm512_castsi512_ps(_mm512_mask_mov_epi32(upper(up), is_nan, nan))
+}
+
+/// The upper half of each lane, zero below it.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn upper(bits: __m512i) -> __m512i {
+    _mm512_and_si512(bits, _mm512_set1_epi32(0xffff_0000_u32 as i32))
+}
+
+/// The numbers in the lower and in the upper halves of words.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn halves(words: __m512) -> (__m512, __m512) {
+    let bits = _mm512_castps_si512(words);
+    (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)), _mm512_castsi512_ps(upper(bits)))
+}
+
+/// `rows` rows of `cols` numbers, `source.1` numbers apart, two and two as rows of `VECTORS · 16` words: `word[c] = (low[c], high[c])`,
+/// zeros beyond both.
+///
+/// # Safety
+/// The processor has AVX-512 F; source and target cover what the counts say.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub unsafe fn pair_rows<const VECTORS: usize, const ROUND: bool>(
+    (source, stride): (*const f32, usize),
+    rows: usize,
+    cols: usize,
+    target: *mut f32,
+) {
+    let masks: [__mmask16; VECTORS] = std::array::from_fn(|v| lanes(cols.saturating_sub(16 * v)));
+    for word in 0..rows.div_ceil(2) {
+        let low = source.wrapping_add(2 * word * stride);
+        let has_high = 2 * word + 1 < rows;
+        for (v, &mask) in masks.iter().enumerate() {
+            let high_mask = if has_high { mask } else { 0 };
+            // SAFETY: masks keep to the rows there are and to their columns; the target has room.
+            unsafe {
+                let high = _mm512_maskz_loadu_ps(high_mask, low.wrapping_add(stride + 16 * v));
+                let low = _mm512_maskz_loadu_ps(mask, low.wrapping_add(16 * v));
+                let (low, high) = if ROUND { (round(low), round(high)) } else { (low, high) };
+                let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
+                let words = _mm512_or_si512(upper(_mm512_castps_si512(high)), low);
+                _mm512_storeu_ps(target.add((word * VECTORS + v) * 16), _mm512_castsi512_ps(words));
+            }
+        }
+    }
+}
+
+/// Which 16 bits of two vectors make words of neighbours: the upper half of each lane.
+static UPPER_HALVES: [u16; 32] = {
+    let mut indices = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        indices[i] = 2 * i as u16 + 1;
+        i += 1;
+    }
+    indices
+};
+
+/// Neighbours of a row of `len` numbers as words: `word[i] = (values[2i], values[2i + 1])`, zero behind the last.
+///
+/// # Safety
+/// The processor has AVX-512 F and BW; row and target cover what `len` says.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub unsafe fn pair_neighbours<const ROUND: bool>(values: *const f32, len: usize, target: *mut f32) {
+    // SAFETY: the table has 64 bytes.
+    let indices = unsafe { _mm512_loadu_si512(UPPER_HALVES.as_ptr().cast()) };
+    for first in (0..len).step_by(32) {
+        let left = len - first;
+        // SAFETY: masks keep to the row, and to its words.
+        unsafe {
+            let values = values.add(first);
+            let low = _mm512_maskz_loadu_ps(lanes(left), values);
+            let high = _mm512_maskz_loadu_ps(lanes(left.saturating_sub(16)), values.wrapping_add(16));
+            let (low, high) = if ROUND { (round(low), round(high)) } else { (low, high) };
+            let words =
+                _mm512_permutex2var_epi16(_mm512_castps_si512(low), indices, _mm512_castps_si512(high));
+            let mask = lanes(left.div_ceil(2));
+            _mm512_mask_storeu_ps(target.add(first / 2), mask, _mm512_castsi512_ps(words));
+        }
     }
 }

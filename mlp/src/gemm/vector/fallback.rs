@@ -1,6 +1,7 @@
 //! The microkernel for processors without AVX-512: the same chains, vectorised by the compiler.
 
-use super::{Micro, PANEL_COLS};
+use super::{Micro, Numbers, PANEL_COLS};
+use crate::rounding::to_nearest_bf16;
 use headlong_device::MatRef;
 
 /// Rows of the largest microtile.
@@ -34,20 +35,55 @@ unsafe fn body(micro: &Micro) {
     for first in (0..micro.cols).step_by(COLS) {
         // SAFETY: passed on to the caller; `first` is inside the panel.
         unsafe {
-            match micro.rows {
-                1 => kernel::<1>(micro, first),
-                2 => kernel::<2>(micro, first),
-                3 => kernel::<3>(micro, first),
-                4 => kernel::<4>(micro, first),
-                5 => kernel::<5>(micro, first),
-                _ => kernel::<6>(micro, first),
+            match micro.numbers {
+                Numbers::F32 => strip::<false>(micro, first),
+                Numbers::Bf16 => strip::<true>(micro, first),
             }
         }
     }
 }
 
 #[inline(always)]
-unsafe fn kernel<const ROWS: usize>(micro: &Micro, first: usize) {
+unsafe fn strip<const PAIRS: bool>(micro: &Micro, first: usize) {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        match micro.rows {
+            1 => kernel::<1, PAIRS>(micro, first),
+            2 => kernel::<2, PAIRS>(micro, first),
+            3 => kernel::<3, PAIRS>(micro, first),
+            4 => kernel::<4, PAIRS>(micro, first),
+            5 => kernel::<5, PAIRS>(micro, first),
+            _ => kernel::<6, PAIRS>(micro, first),
+        }
+    }
+}
+
+/// Zero, of the same sign, for numbers below 2⁻¹²⁶.
+#[inline(always)]
+fn flushed(value: f32) -> f32 {
+    if value.abs() < f32::MIN_POSITIVE { 0.0_f32.copysign(value) } else { value }
+}
+
+/// The two numbers of a word: what lies in its lower, and in its upper half.
+#[inline(always)]
+fn halves(word: f32) -> (f32, f32) {
+    let bits = word.to_bits();
+    (f32::from_bits(bits << 16), f32::from_bits(bits & 0xffff_0000))
+}
+
+/// `sum` and the products of one step of depth, or of two.
+#[inline(always)]
+fn step<const PAIRS: bool>(left: f32, right: f32, sum: f32) -> f32 {
+    if !PAIRS {
+        return left.mul_add(right, sum);
+    }
+    let ((left, odd_left), (right, odd_right)) = (halves(left), halves(right));
+    let sum = flushed(flushed(odd_left).mul_add(flushed(odd_right), flushed(sum)));
+    flushed(flushed(left).mul_add(flushed(right), sum))
+}
+
+#[inline(always)]
+unsafe fn kernel<const ROWS: usize, const PAIRS: bool>(micro: &Micro, first: usize) {
     let count = COLS.min(micro.cols - first);
     let mut sums = [[0.0_f32; COLS]; ROWS];
     // SAFETY: the caller promises the ranges; `count` keeps to the columns of `C`.
@@ -65,7 +101,7 @@ unsafe fn kernel<const ROWS: usize>(micro: &Micro, first: usize) {
             for (i, sums) in sums.iter_mut().enumerate() {
                 let left = *micro.a.add(i * row_step + k * depth_step);
                 for (sum, right) in sums.iter_mut().zip(right) {
-                    *sum = left.mul_add(*right, *sum);
+                    *sum = step::<PAIRS>(left, *right, *sum);
                 }
             }
         }
@@ -95,7 +131,7 @@ unsafe fn finish(micro: &Micro, row: usize, col: usize, sum: f32) -> f32 {
             value = if open { value } else { 0.0 };
         }
     }
-    value
+    if finish.round { to_nearest_bf16(value) } else { value }
 }
 
 /// Copies `rows` rows of `cols` elements, `source.1` elements apart, to rows of `VECTORS · 16` elements, zeros beyond.
@@ -122,12 +158,18 @@ pub unsafe fn copy_rows<const VECTORS: usize>(
 ///
 /// # Safety
 /// Strips and sums are as long as the counts say.
-pub unsafe fn add_strips(strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
+pub unsafe fn add_strips(numbers: Numbers, strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
     for (strip, k, lane) in
         (0..count).flat_map(|strip| (0..len).flat_map(move |k| (0..16).map(move |lane| (strip, k, lane))))
     {
         // SAFETY: the caller's promise.
-        unsafe { *sums.add(strip * 16 + lane) += *strips.add((strip * len + k) * 16 + lane) };
+        unsafe {
+            let (sum, word) = (sums.add(strip * 16 + lane), *strips.add((strip * len + k) * 16 + lane));
+            *sum = match numbers {
+                Numbers::F32 => *sum + word,
+                Numbers::Bf16 => *sum + halves(word).0 + halves(word).1,
+            };
+        }
     }
 }
 
@@ -144,4 +186,25 @@ pub fn transpose_rows(matrix: MatRef<'_>, panel: &mut [f32]) {
             }
         }
     }
+}
+
+/// Two rows as one of words: `word[c] = (low[c], high[c])`, zeros beyond both.
+pub fn pair_row<const ROUND: bool>(low: &[f32], high: Option<&[f32]>, words: &mut [f32]) {
+    words.fill(0.0);
+    for (c, (word, &low)) in words.iter_mut().zip(low).enumerate() {
+        *word = pair::<ROUND>(low, high.map_or(0.0, |high| high[c]));
+    }
+}
+
+/// Neighbours of a row as words: `word[i] = (values[2i], values[2i + 1])`, zero behind the last.
+pub fn pair_neighbours<const ROUND: bool>(values: &[f32], words: &mut [f32]) {
+    for (word, pair_of) in words.iter_mut().zip(values.chunks(2)) {
+        *word = pair::<ROUND>(pair_of[0], pair_of.get(1).copied().unwrap_or(0.0));
+    }
+}
+
+/// The upper halves of two numbers in one word, the first in its lower half.
+fn pair<const ROUND: bool>(low: f32, high: f32) -> f32 {
+    let upper = |value: f32| (if ROUND { to_nearest_bf16(value) } else { value }).to_bits() >> 16;
+    f32::from_bits(upper(high) << 16 | upper(low))
 }

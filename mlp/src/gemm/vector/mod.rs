@@ -3,15 +3,19 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod fallback;
+mod pairs;
 
-use super::{Finish, Left, PANEL_COLS, Panels, Product, Right};
+pub use pairs::{BAND_ROWS, pair_panel, pair_transposed_panel};
+
+use super::{Finish, Left, Numbers, PANEL_COLS, Panels, Product, Right};
 use crate::vector::Tile;
 use headlong_device::MatRef;
 use headlong_device::vector::{Isa, isa};
+use pairs::{BAND_STRIDE, BAND_WORDS, pack_band, pair_rows};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Depth of a block: a panel of this depth takes 32 KiB, two thirds of the first-level cache.
+/// Depth of a block, in words ([`Numbers::words`]): a panel of this depth takes 32 KiB, two thirds of the first-level cache.
 const BLOCK_DEPTH: usize = 256;
 
 /// Rows of a packed strip of `A`, of which a microtile uses the first few: one cache line.
@@ -20,9 +24,10 @@ const STRIP_ROWS: usize = 16;
 /// Strips that a block of a tile takes at most: 304 KiB of stack, 266 rows in microtiles of 14.
 const MAX_STRIPS: usize = 19;
 
-/// Work for a microkernel: `rows × cols` elements of `C`, at most one panel wide.
+/// Work for a microkernel: `rows × cols` elements of `C`, at most one panel wide. Depth and strides of `A` are in words.
 #[derive(Clone, Copy)]
 struct Micro {
+    numbers: Numbers,
     a: *const f32,
     /// Elements from `a(i, k)` to `a(i + 1, k)` for [`Left::Rows`], to `a(i, k + 1)` for strips of [`Left::Columns`].
     a_stride: usize,
@@ -56,10 +61,12 @@ struct MicroFinish {
     relu: bool,
     mask: *const f32,
     mask_stride: usize,
+    round: bool,
 }
 
 impl MicroFinish {
-    const NONE: Self = Self { bias: std::ptr::null(), relu: false, mask: std::ptr::null(), mask_stride: 0 };
+    const NONE: Self =
+        Self { bias: std::ptr::null(), relu: false, mask: std::ptr::null(), mask_stride: 0, round: false };
 
     fn at(finish: &Finish<'_>, row: usize, col: usize) -> Self {
         Self {
@@ -67,6 +74,7 @@ impl MicroFinish {
             relu: finish.relu,
             mask: finish.mask.map_or(std::ptr::null(), |mask| mask.row(row)[col..].as_ptr()),
             mask_stride: finish.mask.map_or(0, |mask| mask.stride()),
+            round: finish.round,
         }
     }
 }
@@ -81,24 +89,66 @@ pub fn compute(isa: Isa, product: &Product<'_>, mut tile: Tile<'_>) {
     }
 }
 
-/// The blocks of depth, as even as can be; one empty block where there is no depth.
-fn blocks(depth: usize) -> impl Iterator<Item = Range<usize>> {
-    let count = depth.div_ceil(BLOCK_DEPTH).max(1);
-    (0..count).map(move |block| block * depth / count..(block + 1) * depth / count)
+/// Blocks of depth of at most `most` words, as even as can be; one empty block where there is no depth.
+fn blocks(depth: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let (start, len) = (depth.start, depth.len());
+    let count = len.div_ceil(most).max(1);
+    (0..count).map(move |block| start + block * len / count..start + (block + 1) * len / count)
+}
+
+/// Where microtiles read `A`.
+#[derive(Clone, Copy)]
+enum Source {
+    /// In the matrix itself, by rows.
+    Matrix,
+    /// In rows of words from `first` on, [`BAND_STRIDE`] apart, one for each row of the tile.
+    Band { words: *const f32, first: usize },
+    /// In packed strips of the block.
+    Strips(*const f32),
 }
 
 /// Panel after panel, each in its whole depth: the tile's rows of `A` stay in the second-level cache, those of `C` under a
 /// panel in the first, and the panels stream by, asked for one block ahead.
 fn with_panels(isa: Isa, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
+    let words = 0..product.numbers.words(panels.depth);
+    match product.numbers {
+        Numbers::F32 => over_panels(isa, product, panels, tile, (words, Source::Matrix)),
+        Numbers::Bf16 => with_band(isa, product, panels, tile, words),
+    }
+}
+
+/// Stretch after stretch of depth: the tile's rows of `A` are packed once, then all panels pass by.
+fn with_band(isa: Isa, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>, words: Range<usize>) {
+    let mut packed = MaybeUninit::<[f32; BAND_ROWS * BAND_STRIDE]>::uninit();
+    let Left::Rows(left) = product.left else {
+        unreachable!("`check` lets panels stand only beside rows");
+    };
+    for stretch in blocks(words, BAND_WORDS) {
+        let rows = tile.first_row..tile.first_row + tile.rows();
+        let band = pack_band(left, rows, stretch.clone(), &mut packed);
+        let source = Source::Band { words: band, first: stretch.start };
+        over_panels(isa, product, panels, tile, (stretch, source));
+    }
+}
+
+/// All panels of a tile, over the depth `words` of `A` where `source` says.
+fn over_panels(
+    isa: Isa,
+    product: &Product<'_>,
+    panels: &Panels<'_>,
+    tile: &mut Tile<'_>,
+    (words, source): (Range<usize>, Source),
+) {
+    let whole = product.numbers.words(panels.depth);
     for col in (0..tile.cols()).step_by(PANEL_COLS) {
         let panel = (tile.first_col + col) / PANEL_COLS;
-        for block in blocks(panels.depth) {
-            let (start, end) = (panel * panels.depth + block.start, panel * panels.depth + block.end);
+        for block in blocks(words.clone(), BLOCK_DEPTH) {
+            let (start, end) = (panel * whole + block.start, panel * whole + block.end);
             let b = panels.data[start * PANEL_COLS..].as_ptr();
             // The panels lie in the order in which they are read.
             let following = panels.data.get(end * PANEL_COLS..).map_or(b, <[f32]>::as_ptr);
             let len = block.len();
-            column(isa, product, tile, col, (std::ptr::null(), b), block, &|call| match call {
+            column(isa, product, tile, col, (source, b), block, &|call| match call {
                 // Two lines a step of depth: the first two microtiles ask for all of them.
                 0 | 1 => Ahead { start: following.wrapping_add(call * len * 16), stride: 16 },
                 _ => Ahead { start: b, stride: 0 },
@@ -115,32 +165,37 @@ fn with_rows(isa: Isa, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Til
     let Left::Columns(left) = product.left else {
         unreachable!("`check` lets plain rows stand only beside columns");
     };
+    let numbers = product.numbers;
     let parts = tile.rows().div_ceil(max_rows(isa));
     let (row, col) = (tile.first_row, tile.first_col);
-    let lines = (tile.cols().div_ceil(16), tile.rows().div_ceil(16));
+    // A microtile asks for one line of as many rows as a block has words; of bf16 twice as many rows come.
+    let halves = numbers.before(1);
+    let lines = (halves * tile.cols().div_ceil(16), halves * tile.rows().div_ceil(16));
     let spacing = (tile.cols().div_ceil(PANEL_COLS) * parts / (lines.0 + lines.1)).max(1);
-    for block in blocks(matrix.rows()) {
-        let next = block.end;
+    for block in blocks(0..numbers.words(matrix.rows()), BLOCK_DEPTH) {
+        let next = numbers.before(block.end);
         let rows = row..row + tile.rows();
-        let a = pack_strips(left, block.clone(), rows, parts, &mut packed_a);
+        let a = pack_strips(numbers, left, block.clone(), rows, parts, &mut packed_a);
         if let Some(sums) = &mut tile.beside {
             // SAFETY: the strips were just packed, with zeros where they have no row.
-            unsafe { add_strips(a, (parts, block.len()), sums) };
+            unsafe { add_strips(numbers, a, (parts, block.len()), sums) };
         }
         for panel in 0..tile.cols().div_ceil(PANEL_COLS) {
             let first = panel * PANEL_COLS;
             let cols = col + first..col + (first + PANEL_COLS).min(tile.cols());
-            let b = pack_panel(matrix, block.clone(), cols, &mut packed_b);
-            column(isa, product, tile, first, (a, b), block.clone(), &|part| {
+            let b = pack_panel(numbers, matrix, block.clone(), cols, &mut packed_b);
+            column(isa, product, tile, first, (Source::Strips(a), b), block.clone(), &|part| {
                 let call = panel * parts + part;
                 // Spread over the block, so that they do not queue up.
                 let line = if call.is_multiple_of(spacing) { call / spacing } else { usize::MAX };
-                if next == matrix.rows() || line >= lines.0 + lines.1 {
+                let k = next.saturating_add(line % halves * block.len());
+                if k >= matrix.rows() || line >= lines.0 + lines.1 {
                     Ahead { start: b, stride: 0 }
                 } else if line < lines.0 {
-                    Ahead { start: matrix.row(next)[col + 16 * line..].as_ptr(), stride: matrix.stride() }
+                    let start = matrix.row(k)[col + 16 * (line / halves)..].as_ptr();
+                    Ahead { start, stride: matrix.stride() }
                 } else {
-                    let start = left.row(next)[row + 16 * (line - lines.0)..].as_ptr();
+                    let start = left.row(k)[row + 16 * ((line - lines.0) / halves)..].as_ptr();
                     Ahead { start, stride: left.stride() }
                 }
             });
@@ -152,7 +207,7 @@ fn with_rows(isa: Isa, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Til
 ///
 /// # Safety
 /// `parts` strips of `len` rows lie at `strips`.
-unsafe fn add_strips(strips: *const f32, (parts, len): (usize, usize), sums: &mut [f32]) {
+unsafe fn add_strips(numbers: Numbers, strips: *const f32, (parts, len): (usize, usize), sums: &mut [f32]) {
     let rows = sums.len();
     let strip = |part: usize| part * rows / parts..(part + 1) * rows / parts;
     let mut lanes = [[0.0_f32; STRIP_ROWS]; MAX_STRIPS];
@@ -163,8 +218,8 @@ unsafe fn add_strips(strips: *const f32, (parts, len): (usize, usize), sums: &mu
     unsafe {
         match isa() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::add_strips(strips, (parts, len), lanes.as_mut_ptr().cast()),
-            _ => fallback::add_strips(strips, (parts, len), lanes.as_mut_ptr().cast()),
+            Isa::Avx512 => avx512::add_strips(numbers, strips, (parts, len), lanes.as_mut_ptr().cast()),
+            _ => fallback::add_strips(numbers, strips, (parts, len), lanes.as_mut_ptr().cast()),
         }
     }
     for (part, lanes) in lanes.iter().enumerate().take(parts) {
@@ -188,28 +243,37 @@ fn max_rows(isa: Isa) -> usize {
 
 /// One panel of columns of a tile over one block of depth: all its rows, microtile by microtile.
 ///
-/// `strips` are the packed columns of `A` where it lies by columns; `ahead(n)` says what microtile `n` asks for.
+/// `block` is in words; `ahead(n)` says what microtile `n` asks for.
 fn column(
     isa: Isa,
     product: &Product<'_>,
     tile: &mut Tile<'_>,
     col: usize,
-    (strips, b): (*const f32, *const f32),
+    (source, b): (Source, *const f32),
     block: Range<usize>,
     ahead: &dyn Fn(usize) -> Ahead,
 ) {
-    let last = block.end == product.shape().0.1;
+    let last = block.end == product.numbers.words(product.shape().0.1);
     // Microtiles as even as can be: 64 rows are 13 + 13 + 13 + 13 + 12, not 14 + 14 + 14 + 14 + 8.
     let (rows, parts) = (tile.rows(), tile.rows().div_ceil(max_rows(isa)));
     for part in 0..parts {
         let (first, end) = (part * rows / parts, (part + 1) * rows / parts);
         let row = tile.first_row + first;
-        let (a, a_stride, columns) = match product.left {
-            Left::Rows(a) => (a.row(row)[block.start..].as_ptr(), a.stride(), false),
-            // SAFETY: strip `part` of the block was packed before.
-            Left::Columns(_) => (unsafe { strips.add(part * block.len() * STRIP_ROWS) }, STRIP_ROWS, true),
+        let (a, a_stride, columns) = match (source, product.left) {
+            (Source::Matrix, Left::Rows(a) | Left::Columns(a)) => {
+                (a.row(row)[block.start..].as_ptr(), a.stride(), false)
+            }
+            (Source::Band { words, first: before }, _) => {
+                // SAFETY: row `first` of the tile was packed before, from word `before` on.
+                (unsafe { words.add(first * BAND_STRIDE + block.start - before) }, BAND_STRIDE, false)
+            }
+            (Source::Strips(strips), _) => {
+                // SAFETY: strip `part` of the block was packed before.
+                (unsafe { strips.add(part * block.len() * STRIP_ROWS) }, STRIP_ROWS, true)
+            }
         };
         let micro = Micro {
+            numbers: product.numbers,
             a,
             a_stride,
             columns,
@@ -241,16 +305,39 @@ unsafe fn run(isa: Isa, micro: &Micro) {
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::run(micro),
+            Isa::Avx512 if micro.numbers == Numbers::F32 => avx512::run(micro),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => fallback::run_avx2(micro),
-            _ => fallback::run(micro),
+            Isa::Avx512 if avx512::has_bf16() => avx512::run_bf16(micro),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx2 => run_small(fallback::run_avx2, micro),
+            _ => run_small(fallback::run, micro),
         }
     }
 }
 
-/// Packs a block of `matrix` as a panel on the stack, zeros beyond its columns.
+/// Runs a microkernel of [`fallback`] on parts of a microtile that may be AVX-512's, of more rows than it has.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn run_small(kernel: unsafe fn(&Micro), micro: &Micro) {
+    for first in (0..micro.rows).step_by(fallback::MAX_ROWS) {
+        let row_step = if micro.columns { 1 } else { micro.a_stride };
+        let mut finish = micro.finish;
+        if !finish.mask.is_null() {
+            finish.mask = finish.mask.wrapping_add(first * finish.mask_stride);
+        }
+        // SAFETY: rows from `first` on are inside the microtile.
+        unsafe {
+            let (a, c) = (micro.a.add(first * row_step), micro.c.add(first * micro.c_stride));
+            let rows = fallback::MAX_ROWS.min(micro.rows - first);
+            kernel(&Micro { a, c, rows, finish, ..*micro });
+        }
+    }
+}
+
+/// Packs a block of `matrix`, in words, as a panel on the stack, zeros beyond its columns.
 fn pack_panel(
+    numbers: Numbers,
     matrix: MatRef<'_>,
     depth: Range<usize>,
     cols: Range<usize>,
@@ -259,13 +346,19 @@ fn pack_panel(
     assert!(depth.len() <= BLOCK_DEPTH && cols.len() <= PANEL_COLS, "a block fits its buffer");
     let start = packed.as_mut_ptr().cast::<f32>();
     // SAFETY: rows of the panel lie inside the buffer; each is written in full, so that no element stays unset.
-    unsafe { copy_rows::<2>(matrix, depth, cols, start) };
+    unsafe {
+        match numbers {
+            Numbers::F32 => copy_rows::<2>(matrix, depth, cols, start),
+            Numbers::Bf16 => pair_rows::<2, false>(matrix, depth, cols, start),
+        }
+    }
     start
 }
 
-/// Packs a block of the columns `rows` of `matrix` as `parts` strips: `strip[k·16 + i] = matrix(k, first row + i)`, zeros
-/// beyond the rows of the strip.
+/// Packs a block, in words, of the columns `rows` of `matrix` as `parts` strips: `strip[k·16 + i] = matrix(k, first row + i)`,
+/// zeros beyond the rows of the strip.
 fn pack_strips(
+    numbers: Numbers,
     matrix: MatRef<'_>,
     depth: Range<usize>,
     rows: Range<usize>,
@@ -278,7 +371,13 @@ fn pack_strips(
         let len = rows.len();
         let strip = rows.start + part * len / parts..rows.start + (part + 1) * len / parts;
         // SAFETY: rows of strip `part` lie inside the buffer; each is written in full.
-        unsafe { copy_rows::<1>(matrix, depth.clone(), strip, start.add(part * depth.len() * STRIP_ROWS)) };
+        unsafe {
+            let target = start.add(part * depth.len() * STRIP_ROWS);
+            match numbers {
+                Numbers::F32 => copy_rows::<1>(matrix, depth.clone(), strip, target),
+                Numbers::Bf16 => pair_rows::<1, false>(matrix, depth.clone(), strip, target),
+            }
+        }
     }
     start
 }

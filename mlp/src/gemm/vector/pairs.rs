@@ -1,0 +1,123 @@
+//! Packing bf16: words of two neighbours in depth, the first in the lower half.
+
+#[cfg(target_arch = "x86_64")]
+use super::avx512;
+use super::{PANEL_COLS, fallback};
+use headlong_device::MatRef;
+use headlong_device::vector::{Isa, isa};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// Most rows of a tile whose rows of `A` are packed.
+pub const BAND_ROWS: usize = 128;
+
+/// Most words of a packed row: 128 of them take a quarter of a second-level cache of 1 MiB.
+pub const BAND_WORDS: usize = 512;
+
+/// Words from one packed row to the next: not a multiple of 2 KiB, which all rows of a microtile would share their sets by.
+pub const BAND_STRIDE: usize = BAND_WORDS + 16;
+
+/// Packs the words `words` of the rows `rows` of `matrix`, [`BAND_STRIDE`] apart.
+pub fn pack_band(
+    matrix: MatRef<'_>,
+    rows: Range<usize>,
+    words: Range<usize>,
+    packed: &mut MaybeUninit<[f32; BAND_ROWS * BAND_STRIDE]>,
+) -> *const f32 {
+    assert!(rows.len() <= BAND_ROWS && words.len() <= BAND_WORDS, "a band fits its buffer");
+    let start = packed.as_mut_ptr().cast::<f32>();
+    for (at, row) in rows.enumerate() {
+        // SAFETY: row `at` lies inside the buffer, with room for all words.
+        unsafe {
+            pair_neighbours::<false>(
+                &matrix.row(row)[numbers_of(&words, matrix.cols())],
+                start.add(at * BAND_STRIDE),
+            )
+        };
+    }
+    start
+}
+
+/// The numbers of `words`, of `depth` in all.
+fn numbers_of(words: &Range<usize>, depth: usize) -> Range<usize> {
+    2 * words.start..depth.min(2 * words.end)
+}
+
+/// Writes the words of a row.
+///
+/// # Safety
+/// `target` has room for half as many words, rounded up.
+unsafe fn pair_neighbours<const ROUND: bool>(values: &[f32], target: *mut f32) {
+    match isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: passed on to the caller.
+        Isa::Avx512 => unsafe { avx512::pair_neighbours::<ROUND>(values.as_ptr(), values.len(), target) },
+        _ => {
+            // SAFETY: passed on to the caller; words are written before they are read.
+            let words = unsafe { std::slice::from_raw_parts_mut(target, values.len().div_ceil(2)) };
+            fallback::pair_neighbours::<ROUND>(values, words);
+        }
+    }
+}
+
+/// Packs the words `words` of the columns `cols`, two rows of `matrix` each, as rows of `VECTORS · 16` words, zeros beyond.
+///
+/// # Safety
+/// `target` has room for all words; there are at most `VECTORS · 16` columns.
+pub unsafe fn pair_rows<const VECTORS: usize, const ROUND: bool>(
+    matrix: MatRef<'_>,
+    words: Range<usize>,
+    cols: Range<usize>,
+    target: *mut f32,
+) {
+    assert!(cols.len() <= VECTORS * 16, "{} columns in {VECTORS} vectors", cols.len());
+    let rows = numbers_of(&words, matrix.rows());
+    if rows.is_empty() {
+        return;
+    }
+    // The last row is looked at here, so that all rows before it exist as well.
+    let _ = &matrix.row(rows.end - 1)[cols.clone()];
+    match isa() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => {
+            let source = (matrix.row(rows.start)[cols.clone()].as_ptr(), matrix.stride());
+            // SAFETY: the source's rows exist, by the line above; the rest is the caller's promise.
+            unsafe { avx512::pair_rows::<VECTORS, ROUND>(source, rows.len(), cols.len(), target) };
+        }
+        _ => {
+            // SAFETY: the target has room, by the caller's promise; words are written before they are read.
+            let target = unsafe { std::slice::from_raw_parts_mut(target, words.len() * VECTORS * 16) };
+            for (low, words) in rows.clone().step_by(2).zip(target.chunks_exact_mut(VECTORS * 16)) {
+                let high = (low + 1 < rows.end).then(|| &matrix.row(low + 1)[cols.clone()]);
+                fallback::pair_row::<ROUND>(&matrix.row(low)[cols.clone()], high, words);
+            }
+        }
+    }
+}
+
+/// Packs the columns `cols` of all of `matrix` as one panel of words; see [`super::super::pack_columns`].
+pub fn pair_panel(matrix: MatRef<'_>, cols: Range<usize>, panel: &mut [f32]) {
+    let words = matrix.rows().div_ceil(2);
+    assert_eq!(panel.len(), words * PANEL_COLS, "one panel");
+    // SAFETY: the panel has room for all words, by the line above; callers cut `cols` to a panel.
+    unsafe { pair_rows::<2, true>(matrix, 0..words, cols, panel.as_mut_ptr()) };
+}
+
+/// Words of a stretch that is paired on the stack before it is transposed.
+const STRETCH: usize = 256;
+
+/// Packs the rows `rows` of `matrix` as the columns of one panel of words; see [`super::super::pack_transposed`].
+pub fn pair_transposed_panel(matrix: MatRef<'_>, rows: Range<usize>, panel: &mut [f32]) {
+    assert_eq!(panel.len(), matrix.cols().div_ceil(2) * PANEL_COLS, "one panel");
+    let mut paired = [0.0_f32; PANEL_COLS * STRETCH];
+    for (at, panel) in panel.chunks_mut(STRETCH * PANEL_COLS).enumerate() {
+        let words = at * STRETCH..at * STRETCH + panel.len() / PANEL_COLS;
+        for (row, paired) in rows.clone().zip(paired.chunks_exact_mut(STRETCH)) {
+            let values = &matrix.row(row)[numbers_of(&words, matrix.cols())];
+            // SAFETY: a stretch has room for its words.
+            unsafe { pair_neighbours::<true>(values, paired.as_mut_ptr()) };
+        }
+        let paired = MatRef::with_stride(&paired, PANEL_COLS, words.len(), STRETCH);
+        super::transpose_panel(paired, 0..rows.len(), panel);
+    }
+}
