@@ -2,12 +2,10 @@
 
 mod device_support;
 
-use device_support::{Memory, WAYS, download, has_devices, on_devices, uneven, upload};
+use device_support::{Memory, WAYS, download, has_devices, on_devices, replay_all, uneven, upload};
 use headlong_comm::testing::run_ranks;
 use headlong_comm::{BetweenDevices, Communicator, DeviceCollectives, Rank, Topology};
 use headlong_device::Stream;
-use headlong_device::cuda::Event;
-use std::time::Duration;
 
 /// Longer than what the software NCCL moves at once, and no multiple of anything.
 const LENGTHS: [usize; 4] = [1, 5, 1031, 40_009];
@@ -46,29 +44,8 @@ fn a_captured_exchange_exchanges_again_at_each_replay() {
     if !has_devices(3) {
         return;
     }
-    let (ranks, len) = (3, 1031);
     for way in WAYS {
-        on_devices(way, 3, 0, |communicator, stream| {
-            let rank = communicator.rank().0;
-            let collectives = attach(communicator, &stream);
-            let memory = Memory::new(&stream, ranks, len);
-            let cuda = stream.cuda_body();
-            let body = || {
-                memory.enqueue(&*collectives, &stream, len).expect("enqueued");
-                Ok(())
-            };
-            let graph = cuda.capture(body).unwrap();
-            for round in 0..4 {
-                memory.fill(rank, round, ranks, len);
-                graph.launch(cuda);
-                let done = Event::new(cuda.device()).unwrap();
-                cuda.record(&done);
-                collectives.wait(&done, Duration::from_secs(20)).unwrap();
-                stream.check().unwrap();
-                memory.verify(rank, round, ranks, len);
-            }
-            collectives.close().unwrap();
-        });
+        on_devices(way, 3, 0, |communicator, stream| replay_all(attach(communicator, &stream), &stream, 4));
     }
 }
 

@@ -3,20 +3,14 @@
 
 mod device_support;
 
-use device_support::{Memory, WAYS, download, has_devices, on_nodes, uneven, upload};
+use device_support::{Memory, WAYS, download, finish, has_devices, on_nodes, replay_all, uneven, upload};
 use headlong_comm::testing::run_ranks;
-use headlong_comm::{BetweenDevices, Blocks, CommError, DeviceCollectives, Rank, Topology};
+use headlong_comm::{BetweenDevices, Blocks, CommError, Rank, Topology};
 use headlong_device::Stream;
-use headlong_device::cuda::{DeviceMemory, DevicePtr, Event};
+use headlong_device::cuda::{DeviceMemory, DevicePtr};
 use std::time::{Duration, Instant};
 
 const NODES: [&[usize]; 5] = [&[2, 2], &[4, 4], &[3, 1], &[1, 2, 1], &[3, 2]];
-
-fn finish(collectives: &dyn DeviceCollectives, stream: &Stream) -> headlong_comm::Result<()> {
-    let done = Event::new(stream.cuda_body().device()).expect("an event");
-    stream.cuda_body().record(&done);
-    collectives.wait(&done, Duration::from_secs(20))
-}
 
 #[test]
 fn every_operation_on_every_shape_of_nodes() {
@@ -52,22 +46,8 @@ fn a_captured_exchange_between_nodes_exchanges_again_at_each_replay() {
     }
     for (nodes, way) in [&[2, 2][..], &[3, 1]].into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
         on_nodes(way, nodes, |communicator, stream| {
-            let (rank, ranks, len) = (communicator.rank().0, communicator.num_ranks(), 1031);
             let collectives = communicator.attach_device(&stream).expect("the ranks come together");
-            let memory = Memory::new(&stream, ranks, len);
-            let cuda = stream.cuda_body();
-            let body = || {
-                memory.enqueue(&*collectives, &stream, len).expect("enqueued");
-                Ok(())
-            };
-            let graph = cuda.capture(body).unwrap();
-            for round in 0..4 {
-                memory.fill(rank, round, ranks, len);
-                graph.launch(cuda);
-                finish(&*collectives, &stream).unwrap();
-                memory.verify(rank, round, ranks, len);
-            }
-            collectives.close().unwrap();
+            replay_all(collectives, &stream, 4);
         });
     }
 }

@@ -3,21 +3,13 @@
 
 mod device_support;
 
-use device_support::{Memory, download, has_devices, on_rails, uneven, upload};
+use device_support::{Memory, download, finish, has_devices, on_rails, replay_all, uneven, upload};
 use headlong_comm::testing::run_ranks;
 use headlong_comm::transport::verbs::fake::{Fabric, Weather};
-use headlong_comm::{CommError, DeviceCollectives, Rank, Topology};
-use headlong_device::Stream;
-use headlong_device::cuda::Event;
+use headlong_comm::{CommError, Rank, Topology};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
-
-fn finish(collectives: &dyn DeviceCollectives, stream: &Stream) -> headlong_comm::Result<()> {
-    let done = Event::new(stream.cuda_body().device()).expect("an event");
-    stream.cuda_body().record(&done);
-    collectives.wait(&done, LONG)
-}
 
 #[test]
 fn every_operation_over_cards() {
@@ -51,22 +43,7 @@ fn a_captured_step_drives_the_cards_again_at_each_replay() {
     }
     let fabric = Fabric::rails(3, Weather::ROUGH, 2, 2);
     on_rails(&fabric, &[2, 2], LONG, |communicator, stream| {
-        let (rank, ranks, len) = (communicator.rank().0, communicator.num_ranks(), 1031);
-        let collectives = communicator.attach_device(&stream).unwrap();
-        let memory = Memory::new(&stream, ranks, len);
-        let cuda = stream.cuda_body();
-        let body = || {
-            memory.enqueue(&*collectives, &stream, len).expect("enqueued");
-            Ok(())
-        };
-        let graph = cuda.capture(body).unwrap();
-        for round in 0..20 {
-            memory.fill(rank, round, ranks, len);
-            graph.launch(cuda);
-            finish(&*collectives, &stream).unwrap();
-            memory.verify(rank, round, ranks, len);
-        }
-        collectives.close().unwrap();
+        replay_all(communicator.attach_device(&stream).unwrap(), &stream, 20);
     });
     assert_eq!(fabric.violations(), Vec::<String>::new());
 }

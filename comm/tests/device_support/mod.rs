@@ -6,7 +6,7 @@ use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::transport::verbs::fake::Fabric;
 use headlong_comm::{AllToAll, BetweenDevices, CommOptions, Communicator, DeviceCollectives, Rank, Topology};
 use headlong_device::Stream;
-use headlong_device::cuda::{CudaDevice, DeviceMemory, testing};
+use headlong_device::cuda::{CudaDevice, DeviceMemory, Event, testing};
 use headlong_device::pool::Pool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -92,6 +92,32 @@ pub fn download(memory: &DeviceMemory) -> Vec<f32> {
 
 /// Both ways between the devices of one process.
 pub const WAYS: [BetweenDevices; 2] = [BetweenDevices::Auto, BetweenDevices::Nccl];
+
+/// Waits until the stream's work is done, at most 20 s.
+pub fn finish(collectives: &dyn DeviceCollectives, stream: &Stream) -> headlong_comm::Result<()> {
+    let done = Event::new(stream.cuda_body().device()).expect("an event");
+    stream.cuda_body().record(&done);
+    collectives.wait(&done, Duration::from_secs(20))
+}
+
+/// Captures all four operations once, and checks what they give at each of `rounds` replays.
+pub fn replay_all(collectives: Box<dyn DeviceCollectives>, stream: &Stream, rounds: usize) {
+    let (rank, ranks, len) = (collectives.rank().0, collectives.num_ranks(), 1031);
+    let memory = Memory::new(stream, ranks, len);
+    let body = || {
+        memory.enqueue(&*collectives, stream, len).expect("enqueued");
+        Ok(())
+    };
+    let graph = stream.cuda_body().capture(body).expect("a graph");
+    for round in 0..rounds {
+        memory.fill(rank, round, ranks, len);
+        graph.launch(stream.cuda_body());
+        finish(&*collectives, stream).expect("done");
+        stream.check().expect("no kernel has failed");
+        memory.verify(rank, round, ranks, len);
+    }
+    collectives.close().expect("closed");
+}
 
 /// Small whole numbers, whose sums are exact in any order.
 fn value(rank: usize, round: usize, index: usize) -> f32 {
