@@ -296,6 +296,7 @@ mod tests {
             self.train.sparse_learning_rate = Some(1.0);
             self.train.clip_norm = Some(1.0);
             self.train.sum_blocks = Some(1);
+            self.train.hugectr_compat = true;
             self.eval.target_auc = Some(0.8);
             self.checkpoint.dir = Some("c".into());
             self.run.kernels = Some("k".into());
