@@ -54,8 +54,8 @@ pub fn run(arguments: &IterationArguments) -> Result<()> {
 /// Refuses by name what this build does not have.
 fn refuse(arguments: &IterationArguments) -> Result<()> {
     let absent = |what: String, reason: &str| Err(Error::unsupported(what, reason));
-    if arguments.dtype != Precision::F32 && arguments.device != DeviceChoice::Cuda {
-        return absent("`--dtype` other than f32".to_owned(), "a processor computes in f32");
+    if arguments.dtype == Precision::Tf32 && arguments.device != DeviceChoice::Cuda {
+        return absent("`--dtype tf32`".to_owned(), "a processor computes in f32, bf16 or f16");
     }
     if arguments.schedule == ScheduleChoice::Captured && arguments.device != DeviceChoice::Cuda {
         return absent("`--schedule captured`".to_owned(), "graphs are captured on a CUDA device");
@@ -352,7 +352,7 @@ mod tests {
     fn what_the_build_lacks_is_refused_by_name() {
         for (line, word) in [
             ("--shape C3", "C3"),
-            ("--shape C1 --dtype bf16", "dtype"),
+            ("--shape C1 --dtype tf32", "dtype"),
             ("--shape C1 --schedule captured", "schedule"),
         ] {
             let error = run(&arguments(line)).unwrap_err();
