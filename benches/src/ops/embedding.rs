@@ -26,7 +26,7 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
     let row_cap = harness.settings().smoke.then_some(500);
     let shape = Shape::from_name(name, row_cap).map_err(anyhow::Error::msg)?;
     let (samples, dim) = (harness.size(2048, 32), shape.dim);
-    let num_batches = harness.size(default_batches(samples), 2);
+    let num_batches = harness.size(default_batches(&shape, samples), 2);
     let specs: Vec<_> =
         shape.rows.iter().enumerate().map(|(t, &rows)| TableSpec::new(&format!("t{t}"), rows, dim)).collect();
     let stream = harness.stream().clone();

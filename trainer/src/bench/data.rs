@@ -7,9 +7,11 @@ use headlong_reader::{Batch, Jagged, Position};
 /// Exponent of the distribution of ids.
 pub const ZIPF_EXPONENT: f64 = 1.05;
 
-/// Batches kept for a batch size: enough that tables do not stay in the caches.
-pub fn default_batches(batch_size: usize) -> usize {
-    (262_144 / batch_size.max(1)).clamp(8, 256)
+/// Batches kept for a batch size: enough that tables do not stay in the caches; fewer where samples have many ids.
+pub fn default_batches(shape: &Shape, batch_size: usize) -> usize {
+    let ids: usize = shape.hotness.iter().map(|&count| count as usize).sum();
+    let samples = 262_144 * shape.hotness.len() / ids.max(1);
+    (samples / batch_size.max(1)).clamp(8, 256)
 }
 
 /// Draws ranks 1..=n with probability proportional to rank^-s, by rejection-inversion (Hörmann and Derflinger,
@@ -109,14 +111,17 @@ pub fn zipf_rows(seed: u64, table: u64, rows: u64, count: usize) -> Vec<u64> {
     (0..count).map(|_| scatter.row(zipf.draw(|| uniforms.next()) - 1)).collect()
 }
 
-/// `num_batches` one-hot batches of `batch_size` samples for a shape, the same for the same seed.
+/// `num_batches` batches of `batch_size` samples for a shape, the same for the same seed.
 pub fn make_batches(shape: &Shape, batch_size: usize, num_batches: usize, seed: u64) -> Vec<Batch> {
     let truth_source = CounterRng::new(seed, 1 << 32);
     let truth: Vec<f32> = (0..NUM_DENSE as u64).map(|i| truth_source.normal(i)).collect();
     let mut uniforms = Uniforms::new(seed, (1 << 32) + 1);
-    let ids: Vec<Vec<u64>> = (0..)
-        .zip(&shape.rows)
-        .map(|(table, &rows)| zipf_rows(seed, table, rows, num_batches * batch_size))
+    let tables = (0..).zip(shape.rows.iter().zip(&shape.hotness));
+    let ids: Vec<(usize, Vec<u64>)> = tables
+        .map(|(table, (&rows, &hotness))| {
+            let hotness = hotness as usize;
+            (hotness, zipf_rows(seed, table, rows, num_batches * batch_size * hotness))
+        })
         .collect();
     let one_batch = |index: usize| {
         let dense: Vec<f32> = (0..batch_size * NUM_DENSE)
@@ -128,9 +133,9 @@ pub fn make_batches(shape: &Shape, batch_size: usize, num_batches: usize, seed: 
             f32::from(uniforms.next() < click)
         });
         let labels = labels.collect();
-        let bags = |values: &Vec<u64>| Jagged {
-            values: values[index * batch_size..][..batch_size].to_vec(),
-            offsets: (0..=batch_size as u32).collect(),
+        let bags = |(hotness, values): &(usize, Vec<u64>)| Jagged {
+            values: values[index * batch_size * hotness..][..batch_size * hotness].to_vec(),
+            offsets: (0..=batch_size).map(|sample| (sample * hotness) as u32).collect(),
         };
         let sparse = ids.iter().map(bags).collect();
         Batch { num_samples: batch_size, labels, dense, sparse, position: Position::default() }
@@ -174,13 +179,18 @@ mod tests {
 
     #[test]
     fn batches_have_the_shape_and_repeat() {
-        let shape = Shape::from_name("C1", Some(500)).unwrap();
+        ["C1", "C3"].into_iter().for_each(check_batches);
+    }
+
+    fn check_batches(name: &str) {
+        let shape = Shape::from_name(name, Some(500)).unwrap();
         let batches = make_batches(&shape, 64, 3, 1);
         assert_eq!(batches, make_batches(&shape, 64, 3, 1));
         for batch in &batches {
             assert_eq!((batch.labels.len(), batch.dense.len()), (64, 64 * NUM_DENSE));
-            for (bags, &rows) in batch.sparse.iter().zip(&shape.rows) {
-                assert!(bags.values.len() == 64 && bags.values.iter().all(|&row| row < rows));
+            for (bags, (&rows, &hotness)) in batch.sparse.iter().zip(shape.rows.iter().zip(&shape.hotness)) {
+                assert_eq!((bags.values.len(), bags.offsets[64]), (64 * hotness as usize, 64 * hotness));
+                assert!(bags.values.iter().all(|&row| row < rows));
             }
         }
         assert!(batches[0].labels.contains(&1.0) && batches[0].labels.contains(&0.0));

@@ -8,7 +8,7 @@ use super::peak::multiply_add_gflops;
 use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
 use super::shapes::{NUM_DENSE, Shape};
 use crate::cli::{IterationArguments, RowCap};
-use crate::config::{Config, DeviceChoice, ModelConfig, Precision, ScheduleChoice, TableRows};
+use crate::config::{Config, DeviceChoice, Interaction, ModelConfig, Precision, ScheduleChoice, TableRows};
 use crate::crew::{Crew, CrewOptions, local_topology};
 use crate::engine::StepRates;
 use crate::error::{Error, Result};
@@ -95,7 +95,7 @@ fn shape(arguments: &IterationArguments) -> Result<Shape> {
     }
 }
 
-/// The configuration that trains `shape`, as a user would write it; SGD where no optimiser is named.
+/// The configuration that trains `shape`, as a user would write it; the shape's optimiser where none is named.
 ///
 /// # Errors
 /// Unknown optimisers; tables larger than memory.
@@ -108,14 +108,19 @@ pub fn configuration(
     let mut config = Config::default();
     let (bottom, top) = (shape.bottom.clone(), shape.top.clone());
     config.model = ModelConfig { dim: shape.dim, bottom, top, ..ModelConfig::default() };
+    if let Some((layers, rank)) = shape.cross {
+        config.model.interaction = Interaction::Cross;
+        (config.model.cross_layers, config.model.cross_rank) = (layers, rank);
+    }
     config.tables.rows = TableRows::List(shape.rows.clone());
     config.data.num_dense = NUM_DENSE;
     config.data.num_sparse = shape.rows.len();
+    config.data.hotness = shape.hotness.clone();
     config.train.batch_size = batch_size;
     config.train.learning_rate = shape.learning_rate;
     config.eval.batch_size = batch_size;
     config.run.threads = Some(threads);
-    config.optimizer.set_both(optimizer.unwrap_or("sgd"))?;
+    config.optimizer.set_both(optimizer.unwrap_or(shape.optimizer))?;
     config.optimizer.resolve()?;
     config.validate()?;
     let states = config.optimizer.sparse.optimizer().state_bytes(shape.rows.iter().sum(), shape.dim);
@@ -157,7 +162,7 @@ impl SteadyTrainer {
     /// Memory that the system refuses.
     pub fn new(shape: &Shape, config: &Config, threads: usize) -> Result<Self> {
         let batch_size = config.train.batch_size;
-        let batches = make_batches(shape, batch_size, default_batches(batch_size), 1);
+        let batches = make_batches(shape, batch_size, default_batches(shape, batch_size), 1);
         let registry = Registry::default();
         // The batches themselves are the statistics.
         let statistics = (config.run.ranks > 1).then(|| statistics_of(config, &shape.rows, &batches));
@@ -350,11 +355,9 @@ mod tests {
 
     #[test]
     fn what_the_build_lacks_is_refused_by_name() {
-        for (line, word) in [
-            ("--shape C3", "C3"),
-            ("--shape C1 --dtype tf32", "dtype"),
-            ("--shape C1 --schedule captured", "schedule"),
-        ] {
+        for (line, word) in
+            [("--shape C1 --dtype tf32", "dtype"), ("--shape C1 --schedule captured", "schedule")]
+        {
             let error = run(&arguments(line)).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}: {error}");
             assert!(error.to_string().contains(word), "{line}: {error}");

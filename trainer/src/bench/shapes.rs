@@ -12,6 +12,10 @@ const KAGGLE: [u64; 26] = [
     5_461_306, 10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 ];
 
+/// Ids a sample in each table of MLPerf's multi-hot data.
+const MULTI_HOT: [u32; 26] =
+    [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1];
+
 /// Largest table of the Terabyte shape unless asked otherwise: 5.0 M rows in all, 2.4 GiB.
 pub const ROW_CAP: u64 = 648_000;
 
@@ -21,7 +25,7 @@ pub const NUM_DENSE: usize = 13;
 /// One model shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shape {
-    /// `C1` or `C2`.
+    /// `C1`, `C2` or `C3`.
     pub name: &'static str,
     /// Width of every row.
     pub dim: usize,
@@ -31,7 +35,13 @@ pub struct Shape {
     pub top: Vec<usize>,
     /// Rows of each table.
     pub rows: Vec<u64>,
-    /// Learning rate of SGD.
+    /// Ids a sample in each table.
+    pub hotness: Vec<u32>,
+    /// Layers and rank of a cross network in place of dot products.
+    pub cross: Option<(usize, usize)>,
+    /// Optimiser where none is asked for.
+    pub optimizer: &'static str,
+    /// Its learning rate.
     pub learning_rate: f64,
 }
 
@@ -44,12 +54,8 @@ impl Shape {
         let (shape, default_cap) = match name {
             "C1" => (Self::mlperf_v1(), ROW_CAP),
             "C2" => (Self::kaggle(), u64::MAX),
-            "C3" => {
-                return Err(
-                    "shape C3 is DLRM-DCNv2, whose cross network this version lacks: use C1 or C2".into()
-                );
-            }
-            other => return Err(format!("there is no shape `{other}`: use C1 or C2")),
+            "C3" => (Self::mlperf_v2(), ROW_CAP),
+            other => return Err(format!("there is no shape `{other}`: use C1, C2 or C3")),
         };
         let cap = row_cap.unwrap_or(default_cap).max(1);
         Ok(Self { rows: shape.rows.iter().map(|&rows| rows.min(cap)).collect(), ..shape })
@@ -57,12 +63,27 @@ impl Shape {
 
     fn mlperf_v1() -> Self {
         let (bottom, top) = (vec![512, 256, 128], vec![1024, 1024, 512, 256, 1]);
-        Self { name: "C1", dim: 128, bottom, top, rows: TERABYTE.to_vec(), learning_rate: 0.1 }
+        Self {
+            name: "C1",
+            dim: 128,
+            bottom,
+            top,
+            rows: TERABYTE.to_vec(),
+            hotness: vec![1; 26],
+            cross: None,
+            optimizer: "sgd",
+            learning_rate: 0.1,
+        }
+    }
+
+    fn mlperf_v2() -> Self {
+        let (hotness, cross) = (MULTI_HOT.to_vec(), Some((3, 512)));
+        Self { name: "C3", hotness, cross, optimizer: "adagrad", learning_rate: 0.005, ..Self::mlperf_v1() }
     }
 
     fn kaggle() -> Self {
         let (bottom, top) = (vec![512, 256, 64, 16], vec![512, 256, 1]);
-        Self { name: "C2", dim: 16, bottom, top, rows: KAGGLE.to_vec(), learning_rate: 0.1 }
+        Self { name: "C2", dim: 16, bottom, top, rows: KAGGLE.to_vec(), ..Self::mlperf_v1() }
     }
 
     /// Bytes of all tables in f32.
@@ -73,12 +94,17 @@ impl Shape {
     /// FLOP to train one sample: three times the forward pass, less the first layer's input gradient. The interaction
     /// counts the products of different features, once each.
     pub fn training_flop(&self) -> u64 {
-        let features = self.rows.len() as u64 + 1;
-        let products = features * (features - 1) / 2;
-        let bottom = multiply_adds(NUM_DENSE, &self.bottom);
-        let top = multiply_adds(self.dim + products as usize, &self.top);
+        let features = self.rows.len() + 1;
+        let (interaction, width) = match self.cross {
+            Some((layers, rank)) => (2 * layers * rank * features * self.dim, features * self.dim),
+            None => {
+                let products = features * (features - 1) / 2;
+                (products * self.dim, self.dim + products)
+            }
+        };
+        let (bottom, top) = (multiply_adds(NUM_DENSE, &self.bottom), multiply_adds(width, &self.top));
         let first_layer = (NUM_DENSE * self.bottom[0]) as u64;
-        2 * (3 * (bottom + products * self.dim as u64 + top) - first_layer)
+        2 * (3 * (bottom + interaction as u64 + top) - first_layer)
     }
 }
 
@@ -96,13 +122,13 @@ mod tests {
         // From benches/peers/common.py: training_flop.
         assert_eq!(Shape::from_name("C1", None).unwrap().training_flop(), 14_447_360);
         assert_eq!(Shape::from_name("C2", None).unwrap().training_flop(), 2_866_592);
+        assert_eq!(Shape::from_name("C3", None).unwrap().training_flop(), 96_169_472);
     }
 
     #[test]
     fn caps_and_unknown_names() {
         assert_eq!(Shape::from_name("C1", None).unwrap().rows.iter().max(), Some(&ROW_CAP));
         assert_eq!(Shape::from_name("C2", Some(100)).unwrap().rows.iter().max(), Some(&100));
-        assert!(Shape::from_name("C3", None).unwrap_err().contains("DCNv2"));
         assert!(Shape::from_name("C9", None).is_err());
     }
 }

@@ -338,7 +338,7 @@ pub enum BenchCommand {
 /// Arguments of `headlong bench iteration`.
 #[derive(Debug, Args)]
 pub struct IterationArguments {
-    /// C1: Terabyte DLRM, C2: Kaggle DLRM, C3: DCNv2 (not in this build)
+    /// C1: Terabyte DLRM, C2: Kaggle DLRM, C3: DLRM-DCNv2 with several ids a sample, Adagrad
     #[arg(long, value_name = "C1|C2|C3", ignore_case = true)]
     pub shape: Shape,
     /// Samples of one batch
