@@ -1,6 +1,10 @@
 //! Whether files of Criteo's format are sound: every line that is not a row, by file and line, and columns that are
 //! suspicious as a whole.
 
+mod samples;
+
+pub use samples::{DenseRange, IdRange, SamplesReport, verify_samples};
+
 use std::fmt;
 use std::path::PathBuf;
 

@@ -1,28 +1,21 @@
 //! `headlong data convert`: data of one format to another.
 
 use crate::cli::JsonOutput;
-use crate::config::{Config, TableRows};
-use crate::data;
+use crate::config::TableRows;
+use crate::described::DescribedArguments;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::preset::cardinalities;
 use crate::report::{bytes, count, duration};
+use crate::slow::Progress;
 use clap::Args;
-use headlong_reader::convert::{self, ConvertOptions, Converted, Described, split_rows};
+use headlong_reader::convert::{self, ConvertOptions, Converted, split_rows};
 use headlong_reader::disk::DiskOptions;
-use headlong_reader::formats::named::DenseReading;
-use headlong_reader::formats::records::{DCNV2_HOTNESS, RecordLayout};
-use headlong_reader::formats::{Format, Source};
+use headlong_reader::formats::Format;
 use headlong_reader::multi_hot::{Distribution, MLPERF_SIZES, MultiHot, MultiHotSpec};
-use headlong_reader::samples::{DenseKind, Hotness};
-use headlong_reader::{BlockOptions, DenseTransform};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Lines of progress come at most this often.
-const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// Arguments of `headlong data convert`.
 #[derive(Debug, Args)]
@@ -30,36 +23,18 @@ pub struct ConvertArguments {
     /// What to convert: files, for `npy` one file of each shard (or `day_0`), for `split` its folders
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub data: Vec<PathBuf>,
-    /// Its format; told from the first file where it is not given, which records without a header (mlperf, raw) need
-    #[arg(long, value_name = "FORMAT")]
-    pub from: Option<Format>,
     /// The format to write: headlong, mlperf, raw, npy, split, parquet, csv, criteo
     #[arg(long, value_name = "FORMAT")]
     pub to: Format,
     /// The file; for `npy` what its files' names begin with, for `split` a folder (`DIR/train`)
     #[arg(long, value_name = "PATH")]
     pub output: PathBuf,
-    /// Turn integers into numbers by this: ln(x+1), ln(x+3), none. For npy and split data it says what was done already
-    #[arg(long, value_name = "TRANSFORM")]
-    pub dense_transform: Option<DenseTransform>,
     /// Turn ids into rows, id mod rows: a number for all columns, one for each (3,5,…), or a published list's name
     #[arg(long, value_name = "ROWS")]
     pub rows: Option<String>,
-    /// Records of `raw`: how many dense numbers
-    #[arg(long, value_name = "N", default_value_t = 13)]
-    pub num_dense: usize,
-    /// Records of `raw`: ids a sample in each column (1,3,…); MLPerf's multi-hot data where it is not given. For `csv` 0: any number
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
-    pub hotness: Vec<u32>,
-    /// A configuration whose `[data.columns]` say what the columns of a file with a header (csv, parquet) are
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// `raw`, `csv`: dense numbers are integers, still to be transformed
-    #[arg(long)]
-    pub integers: bool,
-    /// Threads for text; one per core by default
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    /// What the data does not say itself
+    #[command(flatten)]
+    pub what: DescribedArguments,
     /// Where the JSON goes
     #[command(flatten)]
     pub json: JsonOutput,
@@ -112,29 +87,26 @@ pub fn run_multi_hot(arguments: &MultiHotArguments) -> Result<()> {
 /// Converts; with bags, ids become these rows and then their bags.
 fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiHot>)>) -> Result<()> {
     let failed = Error::failed("the data cannot be converted");
-    let from = match arguments.from {
-        Some(format) => format,
-        None => convert::detect(&arguments.data[0]).map_err(Error::failed("the data cannot be read"))?,
-    };
-    let described = described(arguments)?;
+    let from = arguments.what.format_of(&arguments.data[0])?;
+    let described = arguments.what.described()?;
     let source =
         convert::open(from, &arguments.data, &described).map_err(Error::failed("the data cannot be read"))?;
     let transform = match from {
         Format::Npy | Format::Split => None,
-        Format::Csv | Format::Parquet if !arguments.integers => None,
-        _ => arguments.dense_transform,
+        Format::Csv | Format::Parquet if !arguments.what.integers => None,
+        _ => arguments.what.dense_transform,
     };
     let (rows, multi_hot) = match bags {
         Some((rows, bags)) => (Some(rows), Some(bags)),
         None => (rows(arguments, from, source.schema().sparse.len())?, None),
     };
     let options = ConvertOptions { transform, rows, multi_hot, disk: DiskOptions::default() };
-    let mut progress = Progress::new(&*source);
+    let (mut progress, all) = (Progress::new(), source.num_samples());
     let converted = convert::convert(&*source, arguments.to, &arguments.output, &options, &mut |samples| {
-        progress.show(samples);
+        progress.show_samples(samples, all);
     })
     .map_err(failed)?;
-    let seconds = progress.started.elapsed().as_secs_f64();
+    let seconds = progress.seconds();
     let text = format!(
         "{} samples of {from} written as {}: {}, {}, in {}",
         count(converted.num_samples),
@@ -144,35 +116,6 @@ fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiH
         duration(seconds)
     );
     output::answer(&arguments.json, &text, &document(&converted, from, arguments.to, seconds))
-}
-
-/// What the command line says of data that does not say it itself.
-fn described(arguments: &ConvertArguments) -> Result<Described> {
-    let columns = match &arguments.config {
-        Some(file) => {
-            let mut columns = data::named_columns(&Config::from_file(file)?);
-            columns.dense_reading = dense_reading(arguments, columns.dense_reading);
-            Some(columns)
-        }
-        None => None,
-    };
-    let transform = arguments.dense_transform.unwrap_or(DenseTransform::LnPlus1);
-    let hotness = if arguments.hotness.is_empty() { &DCNV2_HOTNESS[..] } else { &arguments.hotness[..] };
-    let kind = if arguments.integers { DenseKind::Integers } else { DenseKind::Transformed(transform) };
-    let num_threads = arguments.threads.unwrap_or_else(crate::machine::cores);
-    let as_written = |&count: &u32| if count == 0 { Hotness::Varying } else { Hotness::Fixed(count) };
-    Ok(Described {
-        transform,
-        layout: RecordLayout::raw(false, arguments.num_dense, kind, hotness),
-        text: BlockOptions { num_threads, ..BlockOptions::default() },
-        columns,
-        dense_reading: dense_reading(arguments, DenseReading::Transformed(transform)),
-        hotness: arguments.hotness.iter().map(as_written).collect(),
-    })
-}
-
-fn dense_reading(arguments: &ConvertArguments, otherwise: DenseReading) -> DenseReading {
-    if arguments.integers { DenseReading::Integers } else { otherwise }
 }
 
 fn rows(arguments: &ConvertArguments, from: Format, num_columns: usize) -> Result<Option<Vec<u64>>> {
@@ -218,30 +161,4 @@ fn document(converted: &Converted, from: Format, to: Format, seconds: f64) -> Va
         "bytes": converted.bytes,
         "seconds": seconds,
     })
-}
-
-/// Lines of progress on standard error.
-struct Progress {
-    started: Instant,
-    last: Instant,
-    all: Option<u64>,
-}
-
-impl Progress {
-    fn new(source: &dyn Source) -> Self {
-        let now = Instant::now();
-        Self { started: now, last: now, all: source.num_samples() }
-    }
-
-    fn show(&mut self, samples: u64) {
-        if self.last.elapsed() < PROGRESS_EVERY {
-            return;
-        }
-        self.last = Instant::now();
-        let rate = samples as f64 / self.started.elapsed().as_secs_f64();
-        let rest = self.all.map_or_else(String::new, |all| {
-            format!(" of {}, {} to go", count(all), duration((all - samples.min(all)) as f64 / rate))
-        });
-        eprintln!("{} samples{rest}, {} a second", count(samples), count(rate as u64));
-    }
 }

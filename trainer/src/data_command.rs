@@ -1,4 +1,4 @@
-//! `headlong data make`, `inspect` and `verify`.
+//! `headlong data make` and `inspect`.
 
 use crate::cli::{DataFilesArguments, DataMakeArguments};
 use crate::config::{OnBadRow, validate::require_file};
@@ -6,20 +6,16 @@ use crate::error::{Error, Result};
 use crate::machine;
 use crate::output;
 use crate::report::{bytes, count, duration};
+use crate::slow::Progress;
 use headlong_device::pool::Pool;
 use headlong_reader::criteo::has_label;
 use headlong_reader::dictionary::DictionaryRule;
 use headlong_reader::inspect::{self, InspectOptions};
 use headlong_reader::make::{MakeOptions, MakeProgress, MakeReport, make_dictionary};
-use headlong_reader::verify::{self, VerifyOptions, VerifyReport};
-use headlong_reader::{BadRow, BadRowPolicy, Schema};
+use headlong_reader::{BadRowPolicy, Schema};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-/// Lines of progress come at most this often.
-const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// Builds a dictionary with a frequency threshold: one streaming pass, resumable per file.
 ///
@@ -36,50 +32,35 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
             OnBadRow::Skip => BadRowPolicy::Skip,
         },
         rule: DictionaryRule { min_count: arguments.min_count, max_rows: arguments.max_rows },
-        memory_bytes: arguments.memory_mib.max(1) << 20,
+        memory_bytes: arguments.memory_gib.map_or(arguments.memory_mib, |gib| gib << 10).max(1) << 20,
         ..MakeOptions::default()
     };
     let pool = Pool::new(arguments.threads.unwrap_or_else(machine::cores));
-    let mut progress = Progress::new();
+    let (mut progress, mut file) = (Progress::new(), None);
     let report = make_dictionary(&arguments.data, &arguments.output, &options, &pool, &mut |at| {
-        progress.show(at, arguments);
+        show(&mut progress, &mut file, at, arguments);
     })
     .map_err(Error::failed("the dictionary cannot be built"))?;
-    output::answer(&arguments.json, &make_text(&report, progress.started), &make_json(&report))
+    output::answer(&arguments.json, &make_text(&report, progress.seconds()), &make_json(&report))
 }
 
-/// Lines of progress on standard error.
-struct Progress {
-    started: Instant,
-    last: Instant,
-    file: Option<usize>,
-}
-
-impl Progress {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self { started: now, last: now, file: None }
+/// Says which file is being counted: at once for each new one.
+fn show(progress: &mut Progress, file: &mut Option<usize>, at: &MakeProgress, arguments: &DataMakeArguments) {
+    if !progress.is_due(file.replace(at.file) != Some(at.file)) {
+        return;
     }
-
-    fn show(&mut self, at: &MakeProgress, arguments: &DataMakeArguments) {
-        let new_file = self.file != Some(at.file);
-        if !new_file && self.last.elapsed() < PROGRESS_EVERY {
-            return;
-        }
-        (self.file, self.last) = (Some(at.file), Instant::now());
-        let percent = 100.0 * at.stored_bytes_read as f64 / at.stored_bytes.max(1) as f64;
-        eprintln!(
-            "file {} of {}, {}: {percent:.0} %  {} rows counted in {}",
-            at.file + 1,
-            at.num_files,
-            arguments.data[at.file].display(),
-            count(at.rows),
-            duration(self.started.elapsed().as_secs_f64())
-        );
-    }
+    let percent = 100.0 * at.stored_bytes_read as f64 / at.stored_bytes.max(1) as f64;
+    eprintln!(
+        "file {} of {}, {}: {percent:.0} %  {} rows counted in {}",
+        at.file + 1,
+        at.num_files,
+        arguments.data[at.file].display(),
+        count(at.rows),
+        duration(progress.seconds())
+    );
 }
 
-fn make_text(report: &MakeReport, started: Instant) -> String {
+fn make_text(report: &MakeReport, seconds: f64) -> String {
     let mut text = format!(
         "{:<6} {:>13} {:>13} {:>22}\n",
         "column", "distinct ids", "table rows", "sights in shared row"
@@ -104,7 +85,7 @@ fn make_text(report: &MakeReport, started: Instant) -> String {
         count(rows),
         count(report.rows),
         bytes(size),
-        duration(started.elapsed().as_secs_f64())
+        duration(seconds)
     );
     if report.resumed_files > 0 {
         let _ = write!(text, "\n{} files had been counted by an earlier call", report.resumed_files);
@@ -163,31 +144,6 @@ pub fn inspect(arguments: &DataFilesArguments) -> Result<()> {
     output::answer(&arguments.json, &report.to_string(), &document)
 }
 
-/// Checks every line of files; each malformed one is printed with its number as it is found.
-///
-/// # Errors
-/// [`Error::Config`] for files that are not there; [`Error::Failed`] where a line is no row or a file cannot be read to
-/// its end.
-pub fn verify(arguments: &DataFilesArguments) -> Result<()> {
-    require_files(&arguments.files)?;
-    let report = verdict_on(&arguments.files, arguments)?;
-    let mut document = serde_json::to_value(&report).map_err(Error::failed("the report has no JSON form"))?;
-    document["sound"] = report.is_sound().into();
-    output::answer(&arguments.json, &verdict(&report), &document)?;
-    if report.is_sound() {
-        return Ok(());
-    }
-    let unread = report.files.iter().filter(|file| file.failure.is_some()).count();
-    Err(Error::Failed {
-        context: "the data is not sound".to_owned(),
-        source: format!(
-            "{} malformed lines, {unread} files that cannot be read to their end",
-            count(report.bad_rows)
-        )
-        .into(),
-    })
-}
-
 /// Whether all of `files` have labels; refuses a mixture, whose columns cannot be described together.
 fn same_labels(files: &[PathBuf], schema: &Schema) -> Result<bool> {
     let labels = files.iter().map(|file| has_label(file, schema)).collect::<Result<Vec<_>, _>>();
@@ -202,57 +158,6 @@ fn same_labels(files: &[PathBuf], schema: &Schema) -> Result<bool> {
     }
 }
 
-/// One verdict on all of `files`: those with labels first, then those without.
-fn verdict_on(files: &[PathBuf], arguments: &DataFilesArguments) -> Result<VerifyReport> {
-    let schema = Schema::criteo();
-    // A first line that is no row of either kind is the verdict's business.
-    let is_labelled = |file: &PathBuf| has_label(file, &schema).unwrap_or(true);
-    let (labelled, unlabelled) = files.iter().cloned().partition::<Vec<_>, _>(is_labelled);
-    let pool = Pool::new(arguments.threads.unwrap_or_else(machine::cores));
-    let mut report = VerifyReport::default();
-    for (files, labelled) in [(labelled, true), (unlabelled, false)] {
-        let options = VerifyOptions { schema: schema.with_label(labelled), ..VerifyOptions::default() };
-        let mut printed = Ok(());
-        let mut print_row = |row: &BadRow| {
-            if !arguments.json.json && printed.is_ok() {
-                printed = output::print(&row.to_string());
-            }
-        };
-        let part = verify::verify(&files, &options, &pool, &mut print_row, &mut |_| {})
-            .map_err(Error::failed("the data cannot be checked"))?;
-        printed?;
-        report.rows += part.rows;
-        report.bad_rows += part.bad_rows;
-        report.files.extend(part.files);
-        report.first_bad_rows.extend(part.first_bad_rows);
-        report.anomalies.extend(part.anomalies);
-    }
-    Ok(report)
-}
-
-fn require_files(files: &[PathBuf]) -> Result<()> {
+pub(crate) fn require_files(files: &[PathBuf]) -> Result<()> {
     files.iter().try_for_each(|file| require_file("FILE", file))
-}
-
-/// The verdict for people; the malformed lines stand above it.
-fn verdict(report: &VerifyReport) -> String {
-    let mut text = String::new();
-    for file in &report.files {
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "{}: {} rows, {} malformed lines",
-            file.path,
-            count(file.rows),
-            count(file.bad_rows)
-        );
-        if let Some(failure) = &file.failure {
-            let _ = writeln!(text, "  {failure}");
-        }
-    }
-    for anomaly in &report.anomalies {
-        let _ = writeln!(text, "note: column {}: {}", anomaly.column, anomaly.message);
-    }
-    text.push_str(if report.is_sound() { "every line is a row" } else { "not every line is a row" });
-    text
 }

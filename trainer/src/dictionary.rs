@@ -80,7 +80,7 @@ impl RunDictionary {
     fn left_by_an_earlier_run(folder: &Path, rule: DictionaryRule, files: &[PathBuf]) -> Option<Self> {
         let found = Self::load(folder).ok()?;
         let counted = found.dictionary.files();
-        let same_file = |file: &PathBuf, counted: &headlong_reader::dictionary::CountedFile| {
+        let same_file = |file: &PathBuf, counted: &CountedFile| {
             let unchanged = std::fs::metadata(file).is_ok_and(|data| data.len() == counted.bytes);
             unchanged && file.display().to_string() == counted.path
         };

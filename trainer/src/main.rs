@@ -56,7 +56,7 @@ fn data(command: &DataCommand) -> Result<()> {
     match command {
         DataCommand::Make(arguments) => data_command::make(arguments),
         DataCommand::Inspect(arguments) => data_command::inspect(arguments),
-        DataCommand::Verify(arguments) => data_command::verify(arguments),
+        DataCommand::Verify(arguments) => headlong::verify_command::verify(arguments),
         DataCommand::Convert(arguments) => headlong::convert_command::run(arguments),
         DataCommand::MultiHot(arguments) => headlong::convert_command::run_multi_hot(arguments),
     }

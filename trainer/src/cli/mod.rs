@@ -13,6 +13,7 @@ use crate::bench::tune::TuneArguments;
 use crate::config::OnBadRow;
 use crate::convert_command::{ConvertArguments, MultiHotArguments};
 use crate::kernels_command;
+use crate::verify_command::VerifyArguments;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -217,12 +218,12 @@ pub struct PlanArguments {
 pub enum DataCommand {
     /// Build a dictionary with a frequency threshold: one streaming pass, resumable per file
     Make(DataMakeArguments),
-    /// Convert between formats: Criteo text, MLPerf and HugeCTR records, npy, split binary, our own
+    /// Convert between formats: Criteo text, CSV, Parquet, MLPerf and HugeCTR records, npy, split binary, our own
     Convert(ConvertArguments),
     /// Rows, click rate, and per column the missing share, cardinality and range
     Inspect(DataFilesArguments),
-    /// Check every line; each malformed one is named with its number
-    Verify(DataFilesArguments),
+    /// Check every line or sample of any format, and MD5 sums; each malformed line is named with its number
+    Verify(VerifyArguments),
     /// Make multi-hot data of one-hot data in any format, as the generator of MLPerf v2 does
     MultiHot(MultiHotArguments),
 }
@@ -245,6 +246,9 @@ pub struct DataMakeArguments {
     /// Most memory for counting, in MiB, and again for the finished dictionary
     #[arg(long, value_name = "MIB", default_value_t = 2048)]
     pub memory_mib: u64,
+    /// The same in GiB
+    #[arg(long, value_name = "GIB", conflicts_with = "memory_mib")]
+    pub memory_gib: Option<u64>,
     /// Threads; one per core by default
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -256,7 +260,7 @@ pub struct DataMakeArguments {
     pub json: JsonOutput,
 }
 
-/// Arguments of `headlong data inspect` and `verify`.
+/// Arguments of `headlong data inspect`.
 #[derive(Debug, Args)]
 pub struct DataFilesArguments {
     /// Criteo text files, plain, gzip or zstd

@@ -1,0 +1,178 @@
+//! Whether data of a binary format, Parquet or delimited text can be read to its end, and what is in it.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::criteo::parse::MISSING_DENSE;
+use crate::disk::DiskOptions;
+use crate::error::Result;
+use crate::formats::Source;
+use crate::hashing::MISSING_ID;
+use crate::samples::{DenseValues, Samples};
+
+/// What some data holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SamplesReport {
+    /// Samples.
+    pub samples: u64,
+    /// Samples that are labelled 1; none where there are no labels.
+    pub clicks: Option<u64>,
+    /// Each dense column.
+    pub dense: Vec<DenseRange>,
+    /// Each categorical column.
+    pub sparse: Vec<IdRange>,
+}
+
+/// The numbers of a dense column.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DenseRange {
+    /// The column.
+    pub name: String,
+    /// The least number, where there is one.
+    pub least: Option<f64>,
+    /// The largest.
+    pub largest: Option<f64>,
+    /// Samples without a number.
+    pub missing: u64,
+    /// Numbers that are infinite or none.
+    pub not_finite: u64,
+}
+
+/// The ids of a categorical column.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IdRange {
+    /// The column.
+    pub name: String,
+    /// Ids, missing ones not among them.
+    pub ids: u64,
+    /// The least id, where there is one.
+    pub least: Option<u64>,
+    /// The largest.
+    pub largest: Option<u64>,
+    /// Missing ids.
+    pub missing: u64,
+}
+
+/// Reads all of `source`; checksums are compared on the way.
+///
+/// # Errors
+/// What is wrong with the data, by file and record.
+pub fn verify_samples(source: &dyn Source, progress: &mut dyn FnMut(u64)) -> Result<SamplesReport> {
+    let schema = source.schema();
+    let dense = |name: &String| DenseRange {
+        name: name.clone(),
+        least: None,
+        largest: None,
+        missing: 0,
+        not_finite: 0,
+    };
+    let sparse = schema.sparse.iter().map(|column| IdRange {
+        name: column.name.clone(),
+        ids: 0,
+        least: None,
+        largest: None,
+        missing: 0,
+    });
+    let mut report = SamplesReport {
+        samples: 0,
+        clicks: schema.labelled.then_some(0),
+        dense: schema.dense.iter().map(dense).collect(),
+        sparse: sparse.collect(),
+    };
+    let end = source.num_samples().unwrap_or(u64::MAX);
+    let mut stream = source.read(Box::new(std::iter::once(0..end)), &DiskOptions::default())?;
+    let mut samples = Samples::default();
+    while stream.next(&mut samples)? {
+        report.add(&samples);
+        progress(report.samples);
+    }
+    Ok(report)
+}
+
+impl SamplesReport {
+    fn add(&mut self, samples: &Samples) {
+        self.samples += samples.num_samples as u64;
+        if let Some(clicks) = &mut self.clicks {
+            *clicks += samples.labels.iter().filter(|label| **label > 0.5).count() as u64;
+        }
+        let width = self.dense.len().max(1);
+        match &samples.dense {
+            DenseValues::Integers(values) => {
+                for (index, &value) in values.iter().enumerate() {
+                    let number = (value != MISSING_DENSE).then_some(f64::from(value));
+                    self.dense[index % width].add(number);
+                }
+            }
+            DenseValues::Numbers(values) => {
+                for (index, &value) in values.iter().enumerate() {
+                    self.dense[index % width].add(Some(f64::from(value)));
+                }
+            }
+        }
+        for (range, bags) in self.sparse.iter_mut().zip(&samples.sparse) {
+            bags.ids.iter().for_each(|&id| range.add(id));
+        }
+    }
+
+    /// Share of samples labelled 1.
+    pub fn click_rate(&self) -> Option<f64> {
+        self.clicks.map(|clicks| clicks as f64 / self.samples.max(1) as f64)
+    }
+
+    /// Whether every number is one.
+    pub fn is_sound(&self) -> bool {
+        self.dense.iter().all(|column| column.not_finite == 0)
+    }
+}
+
+impl DenseRange {
+    fn add(&mut self, number: Option<f64>) {
+        let Some(number) = number else {
+            self.missing += 1;
+            return;
+        };
+        if !number.is_finite() {
+            self.not_finite += 1;
+            return;
+        }
+        self.least = Some(self.least.map_or(number, |least| least.min(number)));
+        self.largest = Some(self.largest.map_or(number, |largest| largest.max(number)));
+    }
+}
+
+impl IdRange {
+    fn add(&mut self, id: u64) {
+        if id == MISSING_ID {
+            self.missing += 1;
+            return;
+        }
+        self.ids += 1;
+        self.least = Some(self.least.map_or(id, |least| least.min(id)));
+        self.largest = Some(self.largest.map_or(id, |largest| largest.max(id)));
+    }
+}
+
+/// Lines for people, ended by a newline.
+impl fmt::Display for SamplesReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.click_rate() {
+            Some(rate) => writeln!(formatter, "{} samples, click rate {rate:.6}", self.samples)?,
+            None => writeln!(formatter, "{} samples without labels", self.samples)?,
+        }
+        for DenseRange { name, least, largest, missing, not_finite } in &self.dense {
+            let range = least.zip(*largest).map_or("no number".to_owned(), |(a, b)| format!("{a} to {b}"));
+            write!(formatter, "{name:<12} {range}, {missing} missing")?;
+            match not_finite {
+                0 => writeln!(formatter)?,
+                count => writeln!(formatter, ", {count} NOT FINITE")?,
+            }
+        }
+        for IdRange { name, ids, least, largest, missing } in &self.sparse {
+            let range = least.zip(*largest).map_or("no id".to_owned(), |(a, b)| format!("ids {a} to {b}"));
+            let mean = *ids as f64 / self.samples.max(1) as f64;
+            writeln!(formatter, "{name:<12} {range}, {mean:.2} a sample, {missing} missing")?;
+        }
+        Ok(())
+    }
+}
