@@ -213,7 +213,11 @@ impl Model {
         let sizes = Sizes::of(config, parts.communicator.num_ranks(), compute);
         let tables = build_tables(config, table_rows, stream, &sizes, &parts)?;
         let mut plans = Plans::new();
-        let bottom_widths = widths(config.data.num_dense, &config.model.bottom);
+        // Without dense columns there is no bottom network; zeros stay in the place of its output.
+        let bottom_widths = match config.data.num_dense {
+            0 => vec![config.model.dim],
+            inputs => widths(inputs, &config.model.bottom),
+        };
         let top_widths = widths(sizes.top_in, &config.model.top);
         let spec = |name, widths, last| MlpSpec {
             name,

@@ -367,6 +367,9 @@ const UNROUTABLE: &str =
     "the ids of a batch cannot be routed: room is planned by tables.max_ids_per_sample and data.hotness";
 
 fn bottom_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    if model.bottom.layers().is_empty() {
+        return Ok(());
+    }
     let (first, count) = call.samples();
     model.bottom.forward(
         stream,
@@ -420,6 +423,9 @@ fn top_backward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
 }
 
 fn bottom_backward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+    if model.bottom.layers().is_empty() {
+        return Ok(());
+    }
     let (first, count) = call.samples();
     let args = MlpBackwardArgs {
         x: &call.now.dense.rows_range(first, count),

@@ -126,9 +126,9 @@ impl MlpSpec<'_> {
     /// Adds the slots of this stack.
     ///
     /// # Panics
-    /// When there is no layer, or a width or `sum_blocks` is 0.
+    /// When a width or `sum_blocks` is 0, or there is no width. A stack of one width has no layer, and is not to be run.
     pub fn add_to(&self, plans: &mut Plans) -> MlpPlan {
-        assert!(self.widths.len() >= 2, "a stack has an input and at least one layer");
+        assert!(!self.widths.is_empty(), "a stack has an input");
         assert!(
             self.widths.iter().all(|&width| width > 0) && self.sum_blocks > 0,
             "widths and blocks above 0"

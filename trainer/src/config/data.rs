@@ -210,16 +210,18 @@ impl ColumnsConfig {
     }
 }
 
-impl DataConfig {
-    /// Takes the numbers of columns from those that are named.
-    pub(super) fn count_named_columns(&mut self) {
-        if !self.columns.is_empty() {
-            (self.num_dense, self.num_sparse) = (self.columns.dense.len(), self.columns.categorical.len());
+impl Config {
+    /// Takes the numbers of columns from those that are named. Without dense columns there is no bottom network.
+    pub(super) fn settle_columns(&mut self) {
+        let data = &mut self.data;
+        if !data.columns.is_empty() {
+            (data.num_dense, data.num_sparse) = (data.columns.dense.len(), data.columns.categorical.len());
+        }
+        if data.num_dense == 0 {
+            self.model.bottom = vec![self.model.dim];
         }
     }
-}
 
-impl Config {
     /// Most ids of a bag of `column`, on average over a batch.
     pub fn max_ids_per_sample(&self, column: usize) -> usize {
         let read = match self.data.hotness.get(column) {

@@ -33,7 +33,7 @@ keys! {
     "data.train": "training files (text, .gz, .zst, or a binary format), read in this order",
     "data.valid": "validation files",
     "data.format": "\"auto\", or a format of docs/formats.md: \"criteo\", \"csv\", \"parquet\", \"headlong\", \"mlperf\", \"raw\", \"npy\", \"split\"",
-    "data.num_dense": "dense columns; may be 0",
+    "data.num_dense": "dense columns; 0: no bottom network, only the embeddings meet",
     "data.num_sparse": "categorical columns, each with a table",
     "data.hotness": "ids a sample in each column, 0: any number; empty: what the files say, else tables.max_ids_per_sample",
     "data.order": "\"sequential\", \"batches\" (in random order) or \"samples\" (in random order within windows)",

@@ -20,7 +20,7 @@ impl Config {
         })
         .map_err(|error| toml_error(&error, text, place))?;
         config.optimizer.resolve()?;
-        config.data.count_named_columns();
+        config.settle_columns();
         Ok(config)
     }
 
@@ -43,7 +43,7 @@ impl Config {
         for argument in arguments {
             self.set(argument.as_ref())?;
         }
-        self.data.count_named_columns();
+        self.settle_columns();
         self.optimizer.resolve()
     }
 

@@ -51,7 +51,6 @@ impl Config {
 
     fn validate_tables(&self) -> Result<()> {
         let num_sparse = self.data.num_sparse;
-        at_least_one("data.num_dense", self.data.num_dense)?;
         at_least_one("data.num_sparse", num_sparse)?;
         let from_dictionary =
             matches!(&self.tables.rows, TableRows::Named(name) if name == ROWS_FROM_DICTIONARY);

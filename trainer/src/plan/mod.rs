@@ -154,7 +154,9 @@ pub fn layers(config: &Config) -> Vec<(usize, usize)> {
     let pairs = |first: usize, widths: &[usize]| -> Vec<(usize, usize)> {
         std::iter::once(first).chain(widths.iter().copied()).zip(widths.iter().copied()).collect()
     };
-    let mut layers = pairs(config.data.num_dense, &model.bottom);
+    // Without dense columns there is no bottom network.
+    let bottom = if config.data.num_dense > 0 { &model.bottom[..] } else { &[] };
+    let mut layers = pairs(config.data.num_dense, bottom);
     let width = top_input_width(config);
     let crossed = [(width, model.cross_rank), (model.cross_rank, width)];
     layers.extend((0..cross_layers(config)).flat_map(|_| crossed));
