@@ -169,7 +169,7 @@ fn keep(cache: CacheData, source: &dyn Source) -> Result<Option<MemorySource>> {
         CacheData::Auto => available / 4,
     };
     let kept = MemorySource::load(source, &DiskOptions::default(), most)
-        .map_err(|error| failed("the training data cannot be read", error))?;
+        .map_err(|error| failed("the data cannot be read into memory", error))?;
     match kept {
         None if cache == CacheData::Host => {
             let message =

@@ -180,3 +180,62 @@ fn columns_that_differ_are_refused_with_the_key_to_set() {
     let shuffled = place.train().with(&["--set", "data.order=samples"]);
     shuffled.fails(2, &["data.order", "data.cache = \"host\"", "--to headlong"]);
 }
+
+/// Samples of three columns with one, three and five ids, as HugeCTR's records.
+fn write_multi_hot(path: &Path, count: usize, seed: u64) {
+    use headlong_reader::DenseTransform;
+    use headlong_reader::formats::Sink;
+    use headlong_reader::formats::records::RecordLayout;
+    use headlong_reader::hashing::fmix64;
+    use headlong_reader::samples::{DenseKind, DenseValues, Samples};
+    let hotness = [1, 3, 5];
+    let layout = RecordLayout::raw(false, 2, DenseKind::Transformed(DenseTransform::LnPlus1), &hotness);
+    let mut samples = Samples::default();
+    samples.clear(&layout.schema);
+    samples.num_samples = count;
+    let random = |row: usize, column: u64| fmix64(seed ^ ((row as u64) << 8 | column)) >> 33;
+    samples.labels.extend((0..count).map(|row| (random(row, 0) % 2) as f32));
+    let dense = (0..2 * count).map(|index| (random(index / 2, 1 + index as u64 % 2) % 100) as f32 / 25.0);
+    samples.dense = DenseValues::Numbers(dense.collect());
+    for (column, (bags, hotness)) in samples.sparse.iter_mut().zip(hotness).enumerate() {
+        let ids = (0..count).flat_map(|row| {
+            (0..u64::from(hotness)).map(move |index| random(row, 10 + 10 * column as u64 + index) % 500)
+        });
+        bags.ids.extend(ids);
+    }
+    let mut sink = Box::new(layout.create(path).unwrap());
+    sink.write(&samples).unwrap();
+    sink.finish().unwrap();
+}
+
+#[test]
+fn samples_of_several_ids_train_alike_from_every_format_and_go_on() {
+    let place = Place::new("rows.txt");
+    let [raw, valid] = ["a.raw", "b.raw"].map(|name| place.path(name));
+    write_multi_hot(&raw, 1500, 1);
+    write_multi_hot(&valid, 300, 2);
+    let columns = ["--set", "data.num_dense=2", "--set", "data.num_sparse=3"];
+    let said = ["--set", "data.format=raw", "--set", "data.hotness=[1,3,5]"];
+    let expected = train(&place, &raw, &valid, &columns).with(&said).succeeds();
+    let conversion = ["--from", "raw", "--num-dense", "2", "--hotness", "1,3,5"];
+    for (to, names) in [("headlong", ["a.hld", "b.hld"]), ("npy", ["a", "b"]), ("parquet", ["a.pq", "b.pq"])]
+    {
+        let [data, valid] = [(&raw, names[0]), (&valid, names[1])]
+            .map(|(from, name)| convert(&place, from, to, name, &conversion));
+        // These say themselves how many ids there are.
+        let found = train(&place, &data, &valid, &columns).succeeds();
+        assert_eq!(outcome(&found), outcome(&expected), "{to}");
+    }
+    let checkpoints = place.path("checkpoints");
+    let data = place.path("a.hld");
+    let order = [&columns[..], &["--set", "data.order=samples", "--set", "data.order_window=300"]].concat();
+    let whole = train(&place, &data, &place.path("b.hld"), &order);
+    let part = whole.clone().path("--checkpoint-dir", &checkpoints);
+    part.clone().with(&["--steps", "29"]).succeeds();
+    assert_eq!(part.with(&["--resume"]).succeeds().digest(), whole.succeeds().digest());
+    // Another number than the file has.
+    let wrong = train(&place, &data, &place.path("b.hld"), &columns);
+    wrong
+        .with(&["--set", "data.hotness=[1,3,4]"])
+        .fails(2, &["data.hotness", "column C3: expected 4 ids a sample, the data has 5"]);
+}

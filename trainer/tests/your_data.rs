@@ -153,7 +153,7 @@ fn a_mapping_that_is_wrong_is_named_by_column_and_line() {
         }
     };
     let label = ["data.columns.label=age", "data.columns.dense=[\"price\",\"watched\"]"];
-    refused(&label, 1, &["films.tsv: line 2, column `age` (label): expected 0 or 1, found"]);
+    refused(&label, 1, &["films-valid.tsv: line 2, column `age` (label): expected 0 or 1, found"]);
     let lists = ["data.columns.categorical=[\"film\"]"];
     refused(&lists, 2, &["data.columns.lists", "`genres`"]);
     let dense = ["data.columns.dense=[\"age\"]"];
