@@ -15,7 +15,6 @@ use headlong_reader::criteo::has_label;
 use headlong_reader::formats::Format;
 use headlong_reader::verify::{self, VerifyOptions, VerifyReport};
 use headlong_reader::{BadRow, Schema};
-use md5::{Digest as _, Md5};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read as _;
@@ -118,14 +117,14 @@ fn check_sums(sums: &Path, files: &[PathBuf]) -> Result<()> {
 
 fn md5_of(path: &Path) -> Result<String> {
     let mut file = File::open(path).map_err(Error::io("open", path))?;
-    let (mut hasher, mut buffer) = (Md5::new(), vec![0; 1 << 20]);
+    let (mut hasher, mut buffer) = (md5::Context::new(), vec![0; 1 << 20]);
     loop {
         match file.read(&mut buffer).map_err(Error::io("read", path))? {
             0 => break,
-            read => hasher.update(&buffer[..read]),
+            read => hasher.consume(&buffer[..read]),
         }
     }
-    Ok(hasher.finalize().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")))
+    Ok(format!("{:x}", hasher.finalize()))
 }
 
 /// One verdict on all of `files`: those with labels first, then those without.

@@ -141,3 +141,44 @@ fn numpy_reads_what_is_written_and_the_other_way_round() {
     convert(&["--data", &path("day_1"), "--from", "npy", "--to", "raw", "--output", &path("found.raw")]);
     assert!(std::fs::read(path("expected.raw")).unwrap() == std::fs::read(path("found.raw")).unwrap());
 }
+
+#[test]
+fn every_format_is_verified_to_its_last_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    write_text(&folder.path().join("a.txt"), 5000);
+    for (to, name) in [("headlong", "a.hld"), ("parquet", "a.parquet"), ("csv", "a.csv"), ("mlperf", "a.bin")]
+    {
+        convert(&["--data", &path("a.txt"), "--to", to, "--output", &path(name)]);
+        let output = headlong(&["data", "verify", "--from", to, "--integers", "--json", &path(name)]);
+        assert!(output.status.success(), "{}", text_of(&output));
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&document["samples"], &document["clicks"]), (&5000.into(), &2500.into()), "{to}");
+        assert_eq!(document["click_rate"], 0.5);
+        assert_eq!(
+            (&document["dense"][1]["least"], &document["dense"][1]["largest"]),
+            (&0.0.into(), &96.0.into())
+        );
+        assert_eq!(document["sparse"][25]["largest"], 4999 * 31 + 25);
+    }
+    // The sums of the files, one of them wrong; MD5 of nothing is that of an empty file.
+    std::fs::write(path("empty"), "").unwrap();
+    let sum = "d41d8cd98f00b204e9800998ecf8427e";
+    std::fs::write(path("sums"), format!("{sum}  ./empty\n{sum} *a.hld\n")).unwrap();
+    let output = headlong(&["data", "verify", "--md5", &path("sums"), &path("a.hld")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text_of(&output).contains(&format!("a.hld: MD5 expected {sum}, found ")), "{}", text_of(&output));
+    let output = headlong(&["data", "verify", "--md5", &path("sums"), &path("a.csv")]);
+    assert!(text_of(&output).contains("has no line for a.csv"), "{}", text_of(&output));
+
+    let mut bytes = std::fs::read(path("a.hld")).unwrap();
+    bytes[300_000] ^= 4;
+    std::fs::write(path("a.hld"), bytes).unwrap();
+    let output = headlong(&["data", "verify", &path("a.hld")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text_of(&output).contains("a.hld: block 0 (samples 0 to 4095): checksum"),
+        "{}",
+        text_of(&output)
+    );
+}
