@@ -54,8 +54,8 @@ fn bad(path: &Path, message: impl ToString) -> ReaderError {
 }
 
 impl ParquetSource {
-    /// Opens `paths`. What their columns are is said by `columns`, else by the first file, else by their names (`label`, `I1…`, `C1…`);
-    /// then numbers that are no integers have gone through `transform`.
+    /// Opens `paths`. What their columns are is said by the first file where we have written it, else by `columns`, else by their names
+    /// (`label`, `I1…`, `C1…`); then numbers that are no integers have gone through `transform`.
     ///
     /// # Errors
     /// Those of opening; [`ReaderError::Format`] for a file that is damaged or whose columns do not fit.
@@ -68,9 +68,10 @@ impl ParquetSource {
         let Some((path, first)) = paths.first().zip(opened.first()) else {
             return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
         };
-        let columns = match columns {
-            Some(columns) => columns.clone(),
-            None => own_columns(path, first, transform)?,
+        let columns = match (own_columns(path, first)?, columns) {
+            (Some(own), _) => own,
+            (None, Some(columns)) => columns.clone(),
+            (None, None) => columns_by_name(first, transform),
         };
         let mut files = Vec::new();
         for (path, reader) in paths.iter().zip(opened) {
@@ -103,33 +104,31 @@ fn names(reader: &SerializedFileReader<File>) -> Vec<String> {
     leaves.map(|leaf| leaf.path().parts().first().cloned().unwrap_or_default()).collect()
 }
 
-/// The columns as the file says itself, or as their names do.
-fn own_columns(
-    path: &Path,
-    reader: &SerializedFileReader<File>,
-    transform: crate::DenseTransform,
-) -> Result<NamedColumns> {
-    let metadata = reader.metadata().file_metadata();
-    let pairs = metadata.key_value_metadata().map_or(&[][..], Vec::as_slice);
+/// The columns as a file says them that we have written.
+fn own_columns(path: &Path, reader: &SerializedFileReader<File>) -> Result<Option<NamedColumns>> {
+    let pairs = reader.metadata().file_metadata().key_value_metadata().map_or(&[][..], Vec::as_slice);
+    let json = pairs.iter().find(|pair| pair.key == SCHEMA_KEY).and_then(|pair| pair.value.as_ref());
+    let Some(json) = json else { return Ok(None) };
+    let schema: DataSchema =
+        serde_json::from_str(json).map_err(|error| bad(path, format!("metadata {SCHEMA_KEY}: {error}")))?;
+    let dense_reading = match schema.dense_kind {
+        DenseKind::Integers => DenseReading::Integers,
+        DenseKind::Transformed(done) => DenseReading::Transformed(done),
+    };
+    Ok(Some(NamedColumns {
+        label: schema.labelled.then(|| "label".to_owned()),
+        dense: schema.dense,
+        dense_reading,
+        sparse: schema.sparse,
+        list_separator: b'|',
+        ignored: Vec::new(),
+    }))
+}
+
+/// The columns as their names and types say.
+fn columns_by_name(reader: &SerializedFileReader<File>, transform: crate::DenseTransform) -> NamedColumns {
     let header = names(reader);
-    if let Some(json) = pairs.iter().find(|pair| pair.key == SCHEMA_KEY).and_then(|pair| pair.value.as_ref())
-    {
-        let schema: DataSchema = serde_json::from_str(json)
-            .map_err(|error| bad(path, format!("metadata {SCHEMA_KEY}: {error}")))?;
-        let dense_reading = match schema.dense_kind {
-            DenseKind::Integers => DenseReading::Integers,
-            DenseKind::Transformed(done) => DenseReading::Transformed(done),
-        };
-        return Ok(NamedColumns {
-            label: schema.labelled.then(|| "label".to_owned()),
-            dense: schema.dense,
-            dense_reading,
-            sparse: schema.sparse,
-            list_separator: b'|',
-            ignored: Vec::new(),
-        });
-    }
-    let leaves = metadata.schema_descr().columns();
+    let leaves = reader.metadata().file_metadata().schema_descr().columns();
     let dense = NamedColumns::by_convention(&header, DenseReading::Integers, &[]).dense;
     let mut dense = leaves.iter().zip(&header).filter(|(_, name)| dense.contains(name));
     let integers = dense.all(|(leaf, _)| leaf.physical_type() == ::parquet::basic::Type::INT32);
@@ -141,7 +140,7 @@ fn own_columns(
             column.hotness = Hotness::Varying;
         }
     }
-    Ok(columns)
+    columns
 }
 
 impl OneFile {

@@ -102,7 +102,9 @@ fn columns_that_do_not_fit_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let paths = [folder.path().join("a.parquet")];
     let schema = DataSchema::numbered(true, 3, DenseKind::Transformed(DenseTransform::Identity), &HOTNESS);
-    write(&paths[0], &schema, &samples(&schema, 10));
+    let mut sink = Box::new(ParquetSink::create_with(&paths[0], &schema, None).unwrap());
+    sink.write(&samples(&schema, 10)).unwrap();
+    sink.finish().unwrap();
     let refused = |hotness: &[Hotness], reading: DenseReading| {
         read(&paths, Some(&columns(hotness, reading)), vec![0..10]).unwrap_err().to_string()
     };

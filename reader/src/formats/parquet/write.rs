@@ -39,14 +39,23 @@ impl ParquetSink {
     /// # Errors
     /// [`ReaderError::Write`].
     pub fn create(path: &Path, schema: &DataSchema) -> Result<Self> {
-        let aside = Aside::create(path)?;
-        let failed = |error: ParquetError| write_error(path, error);
         let json = serde_json::to_string(schema)
             .map_err(|error| ReaderError::Invalid { message: format!("{}: {error}", path.display()) })?;
+        Self::create_with(path, schema, Some(vec![KeyValue::new(SCHEMA_KEY.to_owned(), json)]))
+    }
+
+    /// The same with other metadata.
+    pub(super) fn create_with(
+        path: &Path,
+        schema: &DataSchema,
+        metadata: Option<Vec<KeyValue>>,
+    ) -> Result<Self> {
+        let aside = Aside::create(path)?;
+        let failed = |error: ParquetError| write_error(path, error);
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_created_by(concat!("headlong ", env!("CARGO_PKG_VERSION")).to_owned())
-            .set_key_value_metadata(Some(vec![KeyValue::new(SCHEMA_KEY.to_owned(), json)]))
+            .set_key_value_metadata(metadata)
             .build();
         let message = Arc::new(message(schema).map_err(failed)?);
         let writer = SerializedFileWriter::new(aside, message, Arc::new(properties)).map_err(failed)?;
