@@ -125,7 +125,7 @@ fn a_damaged_specification_of_split_files_is_refused_by_name() {
         std::fs::read_to_string(&file).unwrap()
     };
     let text = again();
-    assert_eq!(message(Format::Split, &[train.clone()]), "100 samples were read");
+    assert_eq!(message(Format::Split, std::slice::from_ref(&train)), "100 samples were read");
     let damages = [
         (text[..text.len() / 2].to_owned(), "feature_spec.yaml"),
         ("feature_spec: [".to_owned(), "feature_spec.yaml"),
@@ -136,7 +136,7 @@ fn a_damaged_specification_of_split_files_is_refused_by_name() {
     ];
     for (damaged, word) in damages {
         std::fs::write(&file, &damaged).unwrap();
-        let found = message(Format::Split, &[train.clone()]);
+        let found = message(Format::Split, std::slice::from_ref(&train));
         assert!(
             found.contains(word) && !found.ends_with("were read"),
             "\"{word}\" is not in: {found}\n{damaged}"
@@ -144,6 +144,6 @@ fn a_damaged_specification_of_split_files_is_refused_by_name() {
     }
     again();
     std::fs::remove_file(train.join("cat_1.bin")).unwrap();
-    let found = message(Format::Split, &[train.clone()]);
+    let found = message(Format::Split, std::slice::from_ref(&train));
     assert!(found.contains("cat_1.bin"), "{found}");
 }

@@ -48,7 +48,8 @@ fn every_format_of_the_same_samples_trains_the_same_weights() {
     let place = Place::new("rows.txt");
     let expected = train(&place, &place.train, &place.valid, &[]).succeeds();
     let transformed = ["--dense-transform", "ln(x+1)"];
-    let cases: [(&str, [&str; 2], &[&str], &[&str]); 5] = [
+    type Case<'a> = (&'a str, [&'a str; 2], &'a [&'a str], &'a [&'a str]);
+    let cases: [Case<'_>; 5] = [
         ("headlong", ["a.hld", "b.hld"], &[], &[]),
         ("headlong", ["c.hld", "d.hld"], &transformed, &["--cache-data", "host"]),
         ("mlperf", ["a.bin", "b.bin"], &[], &["--set", "data.format=mlperf"]),

@@ -272,7 +272,7 @@ impl ColumnsConfig {
             for column in columns {
                 if let Some((_, other)) = named.iter().find(|(name, _)| *name == column) {
                     let message = format!("column `{column}` is named in data.columns.{other}, too");
-                    return Err(Error::config(&format!("data.columns.{role}"), message));
+                    return Err(Error::config(format!("data.columns.{role}"), message));
                 }
                 named.push((column, role));
             }
