@@ -146,7 +146,7 @@ mod tests {
             assert_eq!(batches(order, 3, 1003, 100, 400), all[4..]);
             assert!(batches(order, 3, 1003, 100, 1003).is_empty());
         }
-        assert_eq!(batches(Order::Sequential, 0, 1003, 100, 950), [950..1003]);
+        assert_eq!(batches(Order::Sequential, 0, 1003, 100, 850), [850..950, 950..1003]);
         let shuffled = |epoch| batches(Order::Batches { seed: 9 }, epoch, 1003, 100, 0);
         assert_ne!(shuffled(0), shuffled(1));
     }

@@ -96,7 +96,8 @@ fn python(modules: &str) -> Option<PathBuf> {
 /// Runs a script of `tests/python` on a folder, which must agree.
 fn agrees(python: &Path, script: &str, what: &str, folder: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
-    let output = Command::new(python).arg(script).arg(what).arg(folder).output().unwrap();
+    let output =
+        Command::new(python).arg(script).arg(what).arg(folder).output().expect("python can be started");
     assert!(output.status.success(), "{}", text_of(&output));
 }
 

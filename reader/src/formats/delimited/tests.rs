@@ -38,7 +38,7 @@ fn all(source: &dyn Source, ranges: Vec<Range<u64>>) -> Result<Samples> {
 fn read(text: &str, columns: &NamedColumns) -> Result<Samples> {
     let folder = tempfile::tempdir().unwrap();
     let source = DelimitedSource::open(&[write(folder.path(), "a.csv", text.as_bytes())], columns)?;
-    all(&source, vec![0..source.num_samples().unwrap()])
+    all(&source, std::iter::once(0..source.num_samples().unwrap()).collect())
 }
 
 #[test]

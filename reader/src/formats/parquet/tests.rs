@@ -82,6 +82,10 @@ fn what_is_written_is_read_again_over_row_groups_and_files() {
     }
 }
 
+fn whole(count: u64) -> Vec<Range<u64>> {
+    std::iter::once(0..count).collect()
+}
+
 fn columns(hotness: &[Hotness], reading: DenseReading) -> NamedColumns {
     NamedColumns {
         label: Some("label".to_owned()),
@@ -106,7 +110,7 @@ fn columns_that_do_not_fit_are_refused_by_name() {
     sink.write(&samples(&schema, 10)).unwrap();
     sink.finish().unwrap();
     let refused = |hotness: &[Hotness], reading: DenseReading| {
-        read(&paths, Some(&columns(hotness, reading)), vec![0..10]).unwrap_err().to_string()
+        read(&paths, Some(&columns(hotness, reading)), whole(10)).unwrap_err().to_string()
     };
     let raw = DenseReading::Raw(DenseTransform::Identity);
     let message = refused(&[Hotness::Fixed(1); 3], raw);
@@ -133,7 +137,7 @@ fn a_damaged_file_is_an_error_and_never_a_panic() {
     let good = std::fs::read(&paths[0]).unwrap();
     for length in [0, 3, good.len() / 2, good.len() - 1] {
         std::fs::write(&paths[0], &good[..length]).unwrap();
-        let message = read(&paths, None, vec![0..500]).unwrap_err().to_string();
+        let message = read(&paths, None, whole(500)).unwrap_err().to_string();
         assert!(message.contains("a.parquet"), "{message}");
     }
     // Our own page checksums would be another program's surprise; what decodes at all keeps its shape.
@@ -141,6 +145,6 @@ fn a_damaged_file_is_an_error_and_never_a_panic() {
         let mut bad = good.clone();
         bad[byte] ^= 1 << (byte % 8);
         std::fs::write(&paths[0], &bad).unwrap();
-        let _ = read(&paths, None, vec![0..500]);
+        let _ = read(&paths, None, whole(500));
     }
 }
