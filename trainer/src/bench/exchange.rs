@@ -130,6 +130,7 @@ fn collective_arguments(
         seconds_per_size: arguments.seconds_per_size,
         deadline_s: config.comm.deadline_s,
         exchange: if messages.hierarchical { Way::Hierarchical } else { Way::Flat },
+        verbs: Some(config.comm.verbs.clone()),
         compress: config.comm.compress == CompressChoice::Bf16,
         bind: arguments.bind_ranks,
         worker: arguments.worker,

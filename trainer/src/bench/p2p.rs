@@ -46,6 +46,9 @@ pub struct P2pArguments {
     /// Device by its name, of both ranks or of each; the nearest by default
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub device: Vec<String>,
+    /// How cards are used, as for `train`: comm.verbs.timeout=19
+    #[arg(long = "set", value_name = "comm.verbs.KEY=VALUE")]
+    pub set: Vec<String>,
     /// Tie each rank to a core of its own where there are enough
     #[arg(long, value_name = "auto|off", default_value = "auto", hide_possible_values = true)]
     pub bind: Bind,
@@ -111,10 +114,14 @@ pub fn run(arguments: &P2pArguments) -> Result<()> {
         deadline_s: arguments.deadline_s,
         bind: arguments.bind,
         worker: arguments.worker,
+        set: arguments.set.clone(),
         ..CollectiveArguments::defaults()
     };
     collective.check()?;
-    let settings = VerbsSettings { devices: arguments.device.clone(), ..VerbsSettings::default() };
+    let mut settings = collective.cards()?;
+    if !arguments.device.is_empty() {
+        settings.devices.clone_from(&arguments.device);
+    }
     let fabric = (arguments.card == Card::Fake).then(|| Fabric::rails(0, Weather::CALM, 2, 1));
     let system = if fabric.is_none() { Some(system_cards(&settings)?) } else { None };
     let provider = |rank: usize| -> Arc<dyn Provider> {

@@ -1,13 +1,16 @@
 //! The flags of `headlong bench all_reduce` and its siblings: those of nccl-tests where they exist.
 
 use super::backend::{Backend, RankIs};
+use super::cards;
 use super::dtype::Dtype;
 use super::measure::{Check, Effort};
 use super::operation::Place;
 use super::statistics::{Average, PERCENTILES, samples_for};
 use crate::cli::JsonOutput;
+use crate::config::VerbsConfig;
 use crate::error::{Error, Result};
 use clap::{Args, Parser, ValueEnum};
+use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::{AllReduce, AllToAll, CommOptions, Compress, Topology};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -130,6 +133,12 @@ pub struct CollectiveArguments {
     /// How much slower than the baseline a median may be
     #[arg(long, value_name = "X%", default_value = "5%", requires = "baseline")]
     pub max_regress: Percent,
+    /// How network cards are used, as for `train`: comm.verbs.timeout=19
+    #[arg(long = "set", value_name = "comm.verbs.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// The same where a configuration says it
+    #[arg(skip)]
+    pub verbs: Option<VerbsConfig>,
     /// Nodes count for nothing in an all_reduce
     #[arg(skip)]
     pub flat_sums: bool,
@@ -281,7 +290,18 @@ impl CollectiveArguments {
             _ if self.graph > 0 && self.check == Check::Every => {
                 refuse("-c every looks at single calls, -G launches graphs of several: use -c last")
             }
-            _ => Ok(()),
+            _ => self.cards().map(drop),
+        }
+    }
+
+    /// How network cards are used.
+    ///
+    /// # Errors
+    /// A key or a value that cannot work.
+    pub fn cards(&self) -> Result<VerbsSettings> {
+        match &self.verbs {
+            Some(config) => cards::settings(config),
+            None => cards::settings(&cards::configured(&self.set)?),
         }
     }
 

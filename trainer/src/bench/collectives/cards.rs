@@ -1,29 +1,51 @@
-//! The RDMA cards of this machine, as the choice of paths asks for them.
+//! How the benches use the network cards of this machine.
 
-use headlong_comm::transport::choose::Network;
-use headlong_comm::transport::paths::Path;
-use headlong_comm::transport::tcp::TcpTransport;
-use headlong_comm::transport::verbs::{VerbsNetwork, VerbsSettings, sys};
-use headlong_comm::{CommError, Rank, Result};
+use crate::config::{Config, VerbsConfig};
+use crate::error::{Error, Result};
+use crate::job::verbs_settings;
+use headlong_comm::transport::verbs::VerbsSettings;
 
-/// The cards of libibverbs for the rank with `local_index` on its node; where the library is not there, the reason, for all ranks
-/// to hear.
-pub fn find(local_index: usize) -> Box<dyn Network> {
-    match sys::Verbs::open() {
-        Ok(cards) => Box::new(VerbsNetwork::new(VerbsSettings::default(), cards, local_index)),
-        Err(error) => Box::new(Missing(error.to_string())),
+/// The keys that `--set` takes here.
+const KEYS: &str = "comm.verbs.";
+
+/// What `--set comm.verbs.KEY=VALUE` arguments say, as for `train`.
+///
+/// # Errors
+/// Another key; a value that cannot work.
+pub fn configured(set: &[String]) -> Result<VerbsConfig> {
+    if let Some(other) = set.iter().find(|argument| !argument.trim_start().starts_with(KEYS)) {
+        return Err(Error::Usage(format!("--set {other}: this bench takes {KEYS}KEY=VALUE alone")));
     }
+    let mut config = Config::default();
+    config.set_all(set)?;
+    Ok(config.comm.verbs)
 }
 
-/// No cards, for this reason.
-struct Missing(String);
+/// The same, in the words of the room that uses the cards.
+///
+/// # Errors
+/// As [`configured`].
+pub fn settings(config: &VerbsConfig) -> Result<VerbsSettings> {
+    let settings = verbs_settings(config);
+    settings.check().map_err(|(key, reason)| Error::config(key, reason))?;
+    Ok(settings)
+}
 
-impl Network for Missing {
-    fn is_there(&self) -> std::result::Result<(), String> {
-        Err(self.0.clone())
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn connect(&self, _control: &TcpTransport, _peers: &[Rank]) -> Result<Vec<(Rank, Box<dyn Path>)>> {
-        Err(CommError::Rendezvous { reason: self.0.clone() })
+    #[test]
+    fn settings_of_cards_are_those_of_training_and_nothing_else_is_taken() {
+        let set = |arguments: &[&str]| {
+            let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+            configured(&arguments).and_then(|config| settings(&config)).map_err(|error| error.to_string())
+        };
+        assert_eq!(set(&[]), Ok(VerbsSettings::default()));
+        let changed = VerbsSettings { timeout: 19, devices: vec!["rxa".into()], ..VerbsSettings::default() };
+        assert_eq!(set(&["comm.verbs.timeout=19", "comm.verbs.devices=[\"rxa\"]"]), Ok(changed));
+        assert!(set(&["train.seed=3"]).is_err_and(|text| text.contains("comm.verbs.KEY=VALUE")));
+        assert!(set(&["comm.verbs.timeout=32"]).is_err_and(|text| text.contains("between 1 and 31")));
+        assert!(set(&["comm.verbs.timout=3"]).is_err_and(|text| text.contains("timeout")));
     }
 }

@@ -2,14 +2,13 @@
 
 use super::arguments::CollectiveArguments;
 use super::backend::Backend;
-use super::cards;
 use super::job::{Job, Outcome, failed};
 use crate::error::{Error, Result};
 use crate::{launch, output};
 use headlong_comm::launcher_env::{self, Launch};
 use headlong_comm::rendezvous::{self, JoinOptions};
-use headlong_comm::transport::Transport as _;
-use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
+use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Network, Wanted, choose};
+use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::{CommError, Communicator, Rank};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -42,7 +41,7 @@ fn as_rank(job: &Job<'_>, wanted: Wanted, launch: Launch) -> Result<Outcome> {
     let rank = launch.rank;
     let arguments = CollectiveArguments { ranks: launch.world_size, ..job.arguments.clone() };
     arguments.check()?;
-    let answer = match join(job.backend, wanted, &arguments, launch) {
+    let answer = match join(job.backend, (wanted, arguments.cards()?), &arguments, launch) {
         Ok(communicator) => {
             let job = Job { arguments: &arguments, ..job.clone() };
             Outcome::Measured(job.on_one_rank(&communicator).map_err(failed)?)
@@ -62,22 +61,23 @@ fn as_rank(job: &Job<'_>, wanted: Wanted, launch: Launch) -> Result<Outcome> {
 
 fn join(
     backend: Backend,
-    wanted: Wanted,
+    (wanted, cards): (Wanted, VerbsSettings),
     arguments: &CollectiveArguments,
     launch: Launch,
 ) -> std::result::Result<Communicator, CommError> {
     let mut fingerprint = [0; 32];
     let sizes = (backend, arguments.sizes(), arguments.dtypes(), arguments.root, arguments.place);
     let effort = (arguments.effort(), arguments.options(backend));
-    fingerprint[..8].copy_from_slice(&xxh3_64(format!("{sizes:?} {effort:?}").as_bytes()).to_le_bytes());
+    fingerprint[..8]
+        .copy_from_slice(&xxh3_64(format!("{sizes:?} {effort:?} {cards:?}").as_bytes()).to_le_bytes());
     let mut options = JoinOptions::new(launch, fingerprint);
     options.ranks_per_node = arguments.ranks_per_node;
     options.deadlines.operation = arguments.options(backend).deadline;
     options.deadlines.rendezvous = RENDEZVOUS;
     let control = rendezvous::join(&options)?;
-    let local_index = control.topology().local_index(control.rank());
-    let cards = (wanted == Wanted::Verbs).then(|| cards::find(local_index));
-    let chosen = choose(control, &ChooseOptions { wanted, network: cards.as_deref() })?;
+    let cards = (wanted == Wanted::Verbs).then(|| MachineVerbs::new(&control, cards));
+    let network = cards.as_ref().map(|cards| cards as &dyn Network);
+    let chosen = choose(control, &ChooseOptions { wanted, network })?;
     Ok(Communicator::new(chosen.transport, arguments.options(backend)))
 }
 
