@@ -248,7 +248,8 @@ fn the_oracle_agrees_with_finite_differences() {
         close(*gradient, slope(&change), "input");
     }
     for (layer, gradient) in gradients.iter().enumerate() {
-        let parts: [(&[f64], fn(&mut CrossLayer) -> &mut Vec<f64>); 3] = [
+        type Part = fn(&mut CrossLayer) -> &mut Vec<f64>;
+        let parts: [(&[f64], Part); 3] = [
             (&gradient.v, |layer| &mut layer.v),
             (&gradient.w, |layer| &mut layer.w),
             (&gradient.b, |layer| &mut layer.b),
