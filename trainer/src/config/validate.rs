@@ -14,10 +14,10 @@ impl Config {
     /// # Errors
     /// [`Error::Config`], [`Error::Contradiction`] or [`Error::Unsupported`], each naming the key.
     pub fn validate(&self) -> Result<()> {
+        self.validate_data()?;
         self.validate_model()?;
         self.validate_tables()?;
         self.validate_entries()?;
-        self.validate_data()?;
         self.validate_train()?;
         self.validate_rest()?;
         self.validate_ranks()?;
