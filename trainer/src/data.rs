@@ -235,9 +235,16 @@ fn order(config: &Config) -> Order {
 /// Opens `files` as samples of any format.
 ///
 /// # Errors
-/// Files that cannot be read.
+/// Files that cannot be read; bad rows that are to be skipped, which only Criteo's text has.
 pub fn open_source(config: &Config, files: &[PathBuf], threads: usize) -> Result<Box<dyn Source>> {
     let data = &config.data;
+    let format = format_of(config, files)?;
+    if data.on_bad_row == OnBadRow::Skip && format != Format::Criteo {
+        let message = format!(
+            "\"skip\" leaves out bad lines of Criteo's text alone, and the data is {format}: what is wrong there is an error"
+        );
+        return Err(Error::config("data.on_bad_row", message));
+    }
     let transform = dense_transform(config);
     let hotness = match &data.hotness[..] {
         [] if (data.num_dense, data.num_sparse) == (13, 26) => DCNV2_HOTNESS.to_vec(),
@@ -252,8 +259,7 @@ pub fn open_source(config: &Config, files: &[PathBuf], threads: usize) -> Result
         dense_reading: DenseReading::Raw(transform),
         hotness: data.hotness.iter().map(|&count| hotness_of(count)).collect(),
     };
-    convert::open(format_of(config, files)?, files, &described)
-        .map_err(|error| failed("the data cannot be read", error))
+    convert::open(format, files, &described).map_err(|error| failed("the data cannot be read", error))
 }
 
 /// The columns that `data.columns` names.

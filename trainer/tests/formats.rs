@@ -176,6 +176,7 @@ fn columns_that_differ_are_refused_with_the_key_to_set() {
     refused(&[], 1, &["gone through ln(x+3)", "data.dense_transform"]);
     refused(&["--set", "data.num_sparse=25"], 2, &["data.num_sparse", "25 columns, but the data has 26"]);
     refused(&["--set", "data.num_dense=12"], 2, &["data.num_dense", "12 columns, but the data has 13"]);
+    refused(&["--on-bad-row", "skip"], 2, &["data.on_bad_row", "the data is headlong"]);
     let admitted = ["--set", "data.dense_transform=ln(x+3)", "--set", "data.ids=admitted"];
     refused(&admitted, 1, &["admitted", "hash"]);
     let shuffled = place.train().with(&["--set", "data.order=samples"]);
