@@ -79,7 +79,8 @@ impl Drop for Watch {
     }
 }
 
-/// Kills a process and, before it, all below it, as `/proc` knows them: what it started holds our pipes open, too.
+/// Kills a process and all below it, as `/proc` knows them: what it started holds our pipes open, too. From the top: a parent whose
+/// child ends first goes on.
 fn end_with_descendants(id: u32) {
     let mut family = vec![id];
     let mut seen = 0;
@@ -88,7 +89,7 @@ fn end_with_descendants(id: u32) {
         seen += 1;
     }
     let mut kill = Command::new("kill");
-    kill.arg("-KILL").args(family.iter().rev().map(u32::to_string));
+    kill.arg("-KILL").args(family.iter().map(u32::to_string));
     // One that has ended meanwhile makes `kill` complain and kill the others all the same.
     let _ = kill.stderr(Stdio::null()).status();
 }
