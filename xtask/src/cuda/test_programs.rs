@@ -19,11 +19,13 @@ pub struct TestProgram {
     pub folder: PathBuf,
 }
 
-/// Compiles the tests of `packages` and says where they are: unit tests first, then files of tests in the order of names.
+/// Compiles the tests and says where those of `packages` are: unit tests first, then files of tests in the order of names.
+///
+/// The tests of the whole workspace are compiled: some packages alone would have dependencies with other features, and all would be built again.
 pub fn build(root: &Path, packages: &[&str]) -> Result<Vec<TestProgram>> {
-    let mut command =
-        cargo(&["test", "--release", "--no-run", "--message-format", "json-render-diagnostics"], root);
-    command.args(packages.iter().flat_map(|package| ["-p", package]));
+    let arguments =
+        ["test", "--release", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"];
+    let mut command = cargo(&arguments, root);
     command.stderr(std::process::Stdio::inherit());
     let output = command.output().context("starting cargo")?;
     ensure!(output.status.success(), "the tests do not compile");
@@ -31,6 +33,9 @@ pub fn build(root: &Path, packages: &[&str]) -> Result<Vec<TestProgram>> {
     for message in Message::parse_stream(output.stdout.as_slice()) {
         let Message::CompilerArtifact(artifact) = message.context("cargo's messages")? else { continue };
         let Some(path) = artifact.executable.filter(|_| artifact.profile.test) else { continue };
+        if !packages.iter().any(|package| is_of(&artifact.package_id.repr, package)) {
+            continue;
+        }
         let folder = artifact.manifest_path.parent().context("a manifest lies in a folder")?;
         let is_unit = !artifact.target.is_test();
         let package = package_of(folder.as_std_path());
@@ -50,4 +55,27 @@ pub fn build(root: &Path, packages: &[&str]) -> Result<Vec<TestProgram>> {
 /// `headlong-comm` lies in `comm/`: the folder's name tells packages apart.
 fn package_of(folder: &Path) -> String {
     folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Whether cargo's name of a package, `path+file:///…/comm#headlong-comm@0.1.0`, or `…/xtask#0.1.0` where the folder has its name, is that
+/// of `package`.
+fn is_of(id: &str, package: &str) -> bool {
+    let (path, name) = id.rsplit_once('#').unwrap_or(("", id));
+    match name.split_once('@') {
+        Some((name, _version)) => name == package,
+        None => path.rsplit('/').next() == Some(package),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_told_by_cargos_names() {
+        assert!(is_of("path+file:///x/comm#headlong-comm@0.1.0", "headlong-comm"));
+        assert!(is_of("path+file:///x/xtask#0.1.0", "xtask"));
+        assert!(!is_of("path+file:///x/comm#headlong-comm@0.1.0", "headlong"));
+        assert!(!is_of("path+file:///x/trainer#headlong@0.1.0", "trainer"));
+    }
 }
