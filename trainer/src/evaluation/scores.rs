@@ -1,6 +1,6 @@
 //! The scores of an evaluation, and what they add up to.
 //!
-//! All that the metrics need of a sample is its logit and its class. Samples of equal logit are one [`Run`]; a [`Tally`] is what a
+//! All that the metrics need of a sample is its logit and its class. Samples of equal logit are one `Run`; a [`Tally`] is what a
 //! range of logits comes to, in integers. So neither the order of samples, nor how they lie on ranks, nor who counts which range
 //! changes a bit of a metric.
 

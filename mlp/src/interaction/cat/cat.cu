@@ -70,7 +70,8 @@ extern "C" __global__ void __launch_bounds__(256) cat_backward(const CatBackward
         for (u64 d = lane; d < a.bottom_cols; d += 32) {
             d_bottom[d] = a.relu == 0 || to_float(bottom[d]) > 0.0f ? d_out[d] : from_float<Value>(0.0f);
         }
-#pragma unroll 4
+// Not four at once: the compiler then spills on sm_100.
+#pragma unroll 2
         for (u64 d = lane; d < a.vectors_cols; d += 32) {
             d_vectors[d] = from_float<Pooled>(unscale(to_float(d_out[a.bottom_cols + d])));
         }
