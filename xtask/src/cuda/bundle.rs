@@ -43,7 +43,11 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
         copy_stripped(&target.join("release").join(program), &folder.join(program))?;
     }
     for test in programs_with_cuda(test_programs::build(root, PACKAGES)?)? {
-        copy_stripped(&test.path, &folder.join("tests").join(file_name(&test)))?;
+        let program = folder.join("tests").join(file_name(&test));
+        copy_stripped(&test.path, &program)?;
+        // Packed to a third: many programs hold the same libraries. `run.sh` unpacks them.
+        let packed = Command::new("gzip").args(["-n", "-6"]).arg(&program).status();
+        ensure!(packed.context("`gzip` is not installed")?.success(), "`gzip` refuses {}", program.display());
     }
     ensure!(
         kernels::build(root, &compiler, ARCHITECTURE, &folder.join("kernels"))?,
