@@ -116,14 +116,7 @@ impl IdMapper {
                 return Err(ReaderError::Invalid { message });
             }
         };
-        Ok(Self {
-            policy,
-            rows: rows.to_vec(),
-            state,
-            frozen: false,
-            raw: vec![false; rows.len()],
-            multi_hot: None,
-        })
+        Ok(Self::of(policy, rows, state))
     }
 
     /// A mapper of policy [`IdPolicy::Dictionary`] that looks rows up in `lookup`.
@@ -137,14 +130,12 @@ impl IdMapper {
             return Err(ReaderError::Invalid { message });
         }
         let (policy, state) = (IdPolicy::Dictionary, State::Lookup(lookup));
-        Ok(Self {
-            policy,
-            rows: rows.to_vec(),
-            state,
-            frozen: false,
-            raw: vec![false; rows.len()],
-            multi_hot: None,
-        })
+        Ok(Self::of(policy, rows, state))
+    }
+
+    fn of(policy: IdPolicy, rows: &[u64], state: State) -> Self {
+        let raw = vec![false; rows.len()];
+        Self { policy, rows: rows.to_vec(), state, frozen: false, raw, multi_hot: None }
     }
 
     /// The same mapping, but the ids of `columns` are passed on as they are, for tables that find rows themselves: the 32 bits of the

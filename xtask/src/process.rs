@@ -44,11 +44,16 @@ pub fn written(command: &Command) -> String {
 }
 
 /// Runs `command` with its output on ours; whether it succeeded.
-pub fn show(mut command: Command) -> Result<bool> {
+pub fn show(command: Command) -> Result<bool> {
+    show_within(LIMIT, command)
+}
+
+/// As [`show`], with a limit of its own.
+pub fn show_within(limit: Duration, mut command: Command) -> Result<bool> {
     let words = written(&command);
     println!("$ {words}");
     let mut child = command.spawn().with_context(|| format!("starting `{words}`"))?;
-    let _watch = Watch::over(&child, LIMIT);
+    let _watch = Watch::over(&child, limit);
     let status = child.wait().with_context(|| format!("waiting for `{words}`"))?;
     Ok(status.success())
 }

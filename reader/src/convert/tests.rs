@@ -1,4 +1,5 @@
 use super::*;
+use crate::formats::testing::read_ranges;
 
 /// Real-looking text: missing values, negative integers, ids of all sizes.
 fn text(rows: usize) -> String {
@@ -41,13 +42,7 @@ fn plain() -> ConvertOptions {
 fn all(format: Format, path: &Path) -> Samples {
     let source = open(format, &[path.to_owned()], &Described::default()).unwrap();
     let end = source.num_samples().unwrap_or(u64::MAX);
-    let mut stream = source.read(Box::new(std::iter::once(0..end)), &DiskOptions::default()).unwrap();
-    let (mut all, mut some) = (Samples::default(), Samples::default());
-    all.clear(source.schema());
-    while stream.next(&mut some).unwrap() {
-        all.extend_from(&some, 0..some.num_samples, source.schema());
-    }
-    all
+    read_ranges(&*source, std::iter::once(0..end).collect(), &DiskOptions::default()).unwrap()
 }
 
 #[test]

@@ -171,6 +171,27 @@ impl std::str::FromStr for Format {
 }
 
 #[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use crate::disk::DiskOptions;
+
+    /// All samples of `ranges`, one after another.
+    pub fn read_ranges(
+        source: &dyn Source,
+        ranges: Vec<Range<u64>>,
+        options: &DiskOptions,
+    ) -> Result<Samples> {
+        let mut stream = source.read(Box::new(ranges.into_iter()), options)?;
+        let (mut all, mut some) = (Samples::default(), Samples::default());
+        all.clear(source.schema());
+        while stream.next(&mut some)? {
+            all.extend_from(&some, 0..some.num_samples, source.schema());
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -36,9 +36,7 @@ use crate::schema::Schema;
 use crate::skipped::SkipReport;
 use crate::{Progress, Reader};
 
-/// Ids a sample in each column, C1 to C26, of MLPerf's DLRM-DCNv2: 214 in all.
-pub const MLPERF_SIZES: [u32; 26] =
-    [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1];
+pub use crate::formats::records::DCNV2_HOTNESS as MLPERF_SIZES;
 
 /// Shape of the Pareto distribution.
 const PARETO_SHAPE: f64 = 0.25;

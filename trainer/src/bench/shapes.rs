@@ -1,5 +1,7 @@
 //! The model shapes that programs are compared at; the same as in `benches/peers/common.py`.
 
+use headlong_reader::formats::records::DCNV2_HOTNESS;
+
 /// Criteo Terabyte cardinalities at the index range of MLPerf (40 M).
 const TERABYTE: [u64; 26] = [
     39_884_406, 39_043, 17_289, 7_420, 20_263, 3, 7_120, 1_543, 63, 38_532_951, 2_953_546, 403_346, 10,
@@ -11,10 +13,6 @@ const KAGGLE: [u64; 26] = [
     1_460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5_683, 8_351_593, 3_194, 27, 14_992,
     5_461_306, 10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 ];
-
-/// Ids a sample in each table of MLPerf's multi-hot data.
-const MULTI_HOT: [u32; 26] =
-    [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1];
 
 /// Largest table of the Terabyte shape unless asked otherwise: 5.0 M rows in all, 2.4 GiB.
 pub const ROW_CAP: u64 = 648_000;
@@ -77,7 +75,7 @@ impl Shape {
     }
 
     fn mlperf_v2() -> Self {
-        let (hotness, cross) = (MULTI_HOT.to_vec(), Some((3, 512)));
+        let (hotness, cross) = (DCNV2_HOTNESS.to_vec(), Some((3, 512)));
         Self { name: "C3", hotness, cross, optimizer: "adagrad", learning_rate: 0.005, ..Self::mlperf_v1() }
     }
 

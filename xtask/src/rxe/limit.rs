@@ -1,15 +1,11 @@
 //! A time after which the whole step is over, whatever it is doing.
 
 use std::process::Command;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use crate::process::written;
-
-/// How often a command that runs is looked at.
-const LOOK: Duration = Duration::from_millis(50);
+use crate::process;
 
 /// The time that all of the step has.
 #[derive(Clone, Copy)]
@@ -49,20 +45,12 @@ impl Limit {
     ///
     /// # Errors
     /// A command that does not start, and that the time is over.
-    pub fn show(&self, what: &str, mut command: Command) -> Result<bool> {
-        println!("$ {}", written(&command));
-        let mut child = command.spawn().with_context(|| format!("starting `{}`", written(&command)))?;
-        loop {
-            if let Some(status) = child.try_wait().with_context(|| what.to_owned())? {
-                return Ok(status.success());
-            }
-            if let Err(over) = self.check(what) {
-                let _ = child.kill();
-                child.wait().with_context(|| what.to_owned())?;
-                return Err(over);
-            }
-            thread::sleep(LOOK);
+    pub fn show(&self, what: &str, command: Command) -> Result<bool> {
+        let success = process::show_within(self.left(), command)?;
+        if !success {
+            self.check(what)?;
         }
+        Ok(success)
     }
 }
 

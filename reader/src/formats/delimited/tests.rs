@@ -1,4 +1,5 @@
 use super::*;
+use crate::formats::testing::read_ranges;
 
 use crate::DenseTransform;
 use crate::formats::named::{DenseReading, id_of_text};
@@ -26,13 +27,7 @@ fn films() -> NamedColumns {
 }
 
 fn all(source: &dyn Source, ranges: Vec<Range<u64>>) -> Result<Samples> {
-    let mut stream = source.read(Box::new(ranges.into_iter()), &DiskOptions::default())?;
-    let (mut all, mut some) = (Samples::default(), Samples::default());
-    all.clear(source.schema());
-    while stream.next(&mut some)? {
-        all.extend_from(&some, 0..some.num_samples, source.schema());
-    }
-    Ok(all)
+    read_ranges(source, ranges, &DiskOptions::default())
 }
 
 fn read(text: &str, columns: &NamedColumns) -> Result<Samples> {

@@ -1,9 +1,10 @@
 use super::*;
+use crate::formats::testing;
 
 use std::path::PathBuf;
 
 use crate::disk::DiskOptions;
-use crate::formats::{Sink, Source};
+use crate::formats::Sink;
 use crate::hashing::{MISSING_ID, fmix64};
 use crate::samples::{DenseKind, DenseValues, Hotness, Samples};
 use crate::{ReaderError, Result};
@@ -65,13 +66,7 @@ fn read_ranges(paths: &[PathBuf], ranges: Vec<std::ops::Range<u64>>) -> Result<S
     let source = HeadlongSource::open(paths)?;
     // Small reads, so that blocks come in pieces.
     let options = DiskOptions { block_bytes: 4096, depth: 3, ..DiskOptions::default() };
-    let mut stream = source.read(Box::new(ranges.into_iter()), &options)?;
-    let (mut all, mut some) = (Samples::default(), Samples::default());
-    all.clear(source.schema());
-    while stream.next(&mut some)? {
-        all.extend_from(&some, 0..some.num_samples, source.schema());
-    }
-    Ok(all)
+    testing::read_ranges(&source, ranges, &options)
 }
 
 #[test]

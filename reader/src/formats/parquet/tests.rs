@@ -1,4 +1,5 @@
 use super::*;
+use crate::formats::testing::read_ranges;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -50,13 +51,7 @@ fn write(path: &Path, schema: &DataSchema, samples: &Samples) {
 
 fn read(paths: &[PathBuf], columns: Option<&NamedColumns>, ranges: Vec<Range<u64>>) -> Result<Samples> {
     let source = ParquetSource::open(paths, columns, DenseTransform::Identity)?;
-    let mut stream = source.read(Box::new(ranges.into_iter()), &DiskOptions::default())?;
-    let (mut all, mut some) = (Samples::default(), Samples::default());
-    all.clear(source.schema());
-    while stream.next(&mut some)? {
-        all.extend_from(&some, 0..some.num_samples, source.schema());
-    }
-    Ok(all)
+    read_ranges(&source, ranges, &DiskOptions::default())
 }
 
 #[test]

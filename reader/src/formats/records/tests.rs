@@ -1,4 +1,5 @@
 use super::*;
+use crate::formats::testing::read_ranges;
 
 use crate::disk::DiskOptions;
 use crate::formats::{Sink, Source};
@@ -32,17 +33,7 @@ fn samples(layout: &RecordLayout, count: usize, seed: u64) -> Samples {
 }
 
 fn read_all(source: &dyn Source, range: std::ops::Range<u64>) -> Result<Samples> {
-    read_ranges(source, std::iter::once(range).collect())
-}
-
-fn read_ranges(source: &dyn Source, ranges: Vec<std::ops::Range<u64>>) -> Result<Samples> {
-    let mut stream = source.read(Box::new(ranges.into_iter()), &DiskOptions::default())?;
-    let (mut all, mut some) = (Samples::default(), Samples::default());
-    all.clear(source.schema());
-    while stream.next(&mut some)? {
-        all.extend_from(&some, 0..some.num_samples, source.schema());
-    }
-    Ok(all)
+    read_ranges(source, std::iter::once(range).collect(), &DiskOptions::default())
 }
 
 #[test]
@@ -78,7 +69,7 @@ fn what_is_written_is_read_again_in_any_order() {
         for range in &ranges {
             wanted.extend_from(&expected, range.start as usize..range.end as usize, &layout.schema);
         }
-        assert!(read_ranges(&source, ranges).unwrap() == wanted, "{name}");
+        assert!(read_ranges(&source, ranges, &DiskOptions::default()).unwrap() == wanted, "{name}");
     }
 }
 
