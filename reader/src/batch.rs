@@ -13,6 +13,8 @@ use crate::transform::DenseFunction;
 pub struct Batch {
     /// Samples in the batch: `batch_size`, or fewer at the end of an epoch.
     pub num_samples: usize,
+    /// Samples of all ranks' shares, where these are one rank's; none where they are everybody's.
+    pub share_of: Option<usize>,
     /// 0 or 1 for each sample; empty when the file has no labels.
     pub labels: Vec<f32>,
     /// `num_samples × num_dense`, row-major, dense transform already applied.

@@ -26,7 +26,7 @@ use slots::{first_slot, slot_of};
 
 pub(crate) use counts::CountTables;
 pub use format::DICTIONARY_FILE;
-pub(crate) use runs::{MAX_MERGED_RUNS, Run, merge_into_columns, merge_into_run, write_run};
+pub(crate) use runs::{ENTRY_BYTES, MAX_MERGED_RUNS, Run, merge_into_columns, merge_into_run, write_run};
 
 /// How many samples ahead a slot is prefetched.
 const AHEAD: usize = 12;

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,7 @@ pub struct FormatReader {
     stored_bytes: u64,
     wait_time: Duration,
     finished: bool,
+    bytes_read: Arc<AtomicU64>,
     batches: Receiver<Result<Option<Batch>>>,
     used: Returns<Batch>,
     _threads: OwnedThreads,
@@ -89,6 +91,7 @@ impl FormatReader {
         let stored_bytes = source.stored_bytes();
         let (output, batches) = sync_channel(options.prefetch);
         let (used, spare) = recycle(options.prefetch + 2);
+        let bytes_read = Arc::new(AtomicU64::new(0));
         let assemble = Assemble {
             schema: data.clone(),
             source,
@@ -98,6 +101,8 @@ impl FormatReader {
             filling: Batch::default(),
             output,
             spare,
+            bytes_read: Arc::clone(&bytes_read),
+            read_before: 0,
             options,
         };
         let mut threads = OwnedThreads::default();
@@ -109,6 +114,7 @@ impl FormatReader {
             stored_bytes,
             wait_time: Duration::ZERO,
             finished: false,
+            bytes_read,
             batches,
             used,
             _threads: threads,
@@ -119,9 +125,10 @@ impl FormatReader {
 /// Finds out before anything is read whether data and options agree.
 fn check(schema: &DataSchema, options: &FormatOptions) -> Result<Option<DenseFunction>> {
     let refuse = |message: String| Err(ReaderError::Invalid { message });
-    if options.batch_size == 0 || options.slice.of == 0 || options.slice.index >= options.slice.of {
-        return refuse("batch_size: expected at least 1, and a slice of it that exists".to_owned());
+    if options.batch_size == 0 {
+        return refuse("batch_size: expected at least 1".to_owned());
     }
+    options.slice.check()?;
     let (columns, tables) = (schema.sparse.len(), options.ids.rows().len());
     if columns != tables {
         return refuse(format!("the data has {columns} categorical columns, the model {tables} tables"));
@@ -182,6 +189,7 @@ impl Reader for FormatReader {
             stored_bytes_read: (self.stored_bytes as f64 * share) as u64,
             stored_bytes: self.stored_bytes,
             samples_per_epoch: Some(self.num_samples),
+            bytes_read: self.bytes_read.load(Ordering::Relaxed),
         }
     }
 
@@ -217,6 +225,9 @@ struct Assemble {
     filling: Batch,
     output: SyncSender<Result<Option<Batch>>>,
     spare: Spares<Batch>,
+    /// Bytes read of the disk, and those of streams that have ended.
+    bytes_read: Arc<AtomicU64>,
+    read_before: u64,
     options: FormatOptions,
 }
 
@@ -246,12 +257,16 @@ impl Assemble {
         let size = self.options.batch_size as u64;
         let all = batches(order, self.at.epoch, self.num_samples, size, self.at.sample);
         let slice = self.options.slice;
-        let ranges: Vec<Range<u64>> = all.iter().map(|range| slice.of_range(range.clone())).collect();
-        let mut stream = self.source.read(Box::new(ranges.clone().into_iter()), &self.options.disk)?;
+        let wanted = move |batch: &Range<u64>| {
+            let first = batch.start;
+            slice.of_batch(batch.end - first).map(move |range| first + range.start..first + range.end)
+        };
+        let ranges: Vec<Range<u64>> = all.iter().flat_map(wanted).filter(|range| !range.is_empty()).collect();
+        let mut stream = self.source.read(Box::new(ranges.into_iter()), &self.options.disk)?;
         let mut samples = Samples::default();
-        for (whole, range) in all.into_iter().zip(ranges) {
+        for whole in all {
             self.begin_batch();
-            let mut missing = range.end - range.start;
+            let mut missing: u64 = wanted(&whole).map(|range| range.end - range.start).sum();
             while missing > 0 {
                 self.next_of(&mut *stream, &mut samples)?;
                 missing -= samples.num_samples as u64;
@@ -261,6 +276,7 @@ impl Assemble {
         }
         // The end of the stream is where changed files are noticed.
         stream.next(&mut samples)?;
+        self.read_before += stream.bytes_read();
         Ok(())
     }
 
@@ -279,8 +295,8 @@ impl Assemble {
             }
             let held = self.read_window(ranges)?;
             for &index in &permutation(count, seed)[std::mem::take(&mut delivered) as usize..] {
-                let here = self.options.slice.of_range(0..size.min(self.num_samples - self.at.sample));
-                if here.contains(&taken) {
+                let whole = size.min(self.num_samples - self.at.sample);
+                if self.options.slice.of_batch(whole).any(|here| here.contains(&taken)) {
                     self.add(&held, index as usize..index as usize + 1)?;
                 }
                 taken += 1;
@@ -293,6 +309,7 @@ impl Assemble {
         Ok(())
     }
 
+    /// Note: all of it, whatever the slice: who trains on a sample is known once all are shuffled.
     fn read_window(&mut self, ranges: Vec<Range<u64>>) -> Result<Samples, Stop> {
         let mut stream = self.source.read(Box::new(ranges.into_iter()), &self.options.disk)?;
         let (mut all, mut some) = (Samples::default(), Samples::default());
@@ -300,11 +317,15 @@ impl Assemble {
         while stream.next(&mut some)? {
             all.extend_from(&some, 0..some.num_samples, &self.schema);
         }
+        self.read_before += stream.bytes_read();
+        self.bytes_read.store(self.read_before, Ordering::Relaxed);
         Ok(all)
     }
 
     fn next_of(&self, stream: &mut dyn SampleStream, samples: &mut Samples) -> Result<(), Stop> {
-        match stream.next(samples)? {
+        let more = stream.next(samples)?;
+        self.bytes_read.store(self.read_before + stream.bytes_read(), Ordering::Relaxed);
+        match more {
             true => Ok(()),
             false => Err(Stop::Failed(ReaderError::Stopped { thread: "samples" })),
         }
@@ -376,6 +397,7 @@ impl Assemble {
         }
         let mut batch = std::mem::replace(&mut self.filling, self.spare.take());
         batch.position = self.at;
+        batch.share_of = (self.options.slice.of > 1).then_some(whole as usize);
         self.output.send(Ok(Some(batch))).map_err(|_| Stop::Dropped)
     }
 }

@@ -106,4 +106,6 @@ pub struct Progress {
     pub stored_bytes: u64,
     /// Samples of an epoch, known once one has been read to its end.
     pub samples_per_epoch: Option<u64>,
+    /// Bytes that this reader has asked the disk for so far, where it reads at random: whole pages, over all epochs.
+    pub bytes_read: u64,
 }

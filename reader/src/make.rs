@@ -14,13 +14,17 @@ use headlong_device::pool::Pool;
 use crate::batch::Position;
 use crate::criteo::{BadRowPolicy, BlockOptions, BlockStream, Event};
 use crate::dictionary::{
-    CountTables, CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule, MAX_MERGED_RUNS, Run,
+    CountTables, CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule, ENTRY_BYTES, MAX_MERGED_RUNS, Run,
     merge_into_columns, merge_into_run, write_run,
 };
 use crate::error::{ReaderError, Result};
+use crate::io::TextFile;
 use crate::schema::Schema;
 use crate::skipped::{BadRow, SkipReport};
 use state::{FinishedFile, State};
+
+/// Blocks of text that an estimate looks at.
+const ESTIMATED_BLOCKS: usize = 8;
 
 /// What to count and how.
 #[derive(Clone, Debug)]
@@ -63,6 +67,45 @@ pub struct MakeProgress {
     pub stored_bytes_read: u64,
     /// Size of this file.
     pub stored_bytes: u64,
+    /// Bytes read in this call so far, over all files.
+    pub call_bytes_read: u64,
+    /// Bytes that this call has to read: what an earlier one has counted is not read again.
+    pub call_bytes: u64,
+}
+
+/// What building a dictionary will take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MakeEstimate {
+    /// Rows of all files, if they are as long as the first ones.
+    pub rows: u64,
+    /// Bytes on disk while it is built, at most: as if every id of every row were another one, written once and merged once.
+    pub disk_bytes: u64,
+}
+
+/// Looks at the first rows of `files`, to say what a dictionary of all of them will take at most.
+///
+/// # Errors
+/// What is wrong with the data.
+pub fn estimate(files: &[PathBuf], options: &MakeOptions) -> Result<MakeEstimate> {
+    options.check(files)?;
+    let mut stream =
+        BlockStream::open(files[..1].to_vec(), &options.blocks(1), &Position::default(), Some(1))?;
+    let (mut rows, mut bytes) = (0, 1);
+    // The decoder has read ahead: several blocks make that small.
+    for _ in 0..ESTIMATED_BLOCKS {
+        match stream.next()? {
+            Some(Event::Block(block)) => {
+                rows += block.raw.num_samples as u64;
+                bytes = block.stored_bytes_read;
+                stream.recycle(block);
+            }
+            _ => break,
+        }
+    }
+    let all = files.iter().map(|file| TextFile::stored_bytes_of(file)).sum::<Result<u64>>()?;
+    let rows = (u128::from(rows) * u128::from(all) / u128::from(bytes.max(1))) as u64;
+    let ids = rows * options.schema.num_sparse as u64;
+    Ok(MakeEstimate { rows, disk_bytes: 2 * ids * ENTRY_BYTES })
 }
 
 /// A finished dictionary and how it came about.
@@ -110,6 +153,8 @@ pub fn make_dictionary(
         progress: MakeProgress { num_files: files.len(), ..MakeProgress::default() },
     };
     let resumed_files = maker.state.finished().len();
+    let to_count = files.iter().filter(|file| maker.state.finished_file(file).is_none());
+    maker.progress.call_bytes = to_count.map(|file| TextFile::stored_bytes_of(file)).sum::<Result<u64>>()?;
     for (index, file) in files.iter().enumerate() {
         if maker.state.finished_file(file).is_none() {
             maker.progress.file = index;
@@ -125,6 +170,11 @@ pub fn make_dictionary(
 }
 
 impl MakeOptions {
+    fn blocks(&self, num_threads: usize) -> BlockOptions {
+        let Self { schema, on_bad_row, block_bytes, .. } = *self;
+        BlockOptions { schema, on_bad_row, num_threads, block_bytes }
+    }
+
     fn check(&self, files: &[PathBuf]) -> Result<()> {
         let invalid = |message: String| Err(ReaderError::Invalid { message });
         self.schema.check()?;
@@ -158,12 +208,7 @@ struct Maker<'a> {
 impl Maker<'_> {
     /// Counts one file and records its runs.
     fn count_file(&mut self, file: &Path, progress: &mut dyn FnMut(&MakeProgress)) -> Result<()> {
-        let blocks = BlockOptions {
-            schema: self.options.schema,
-            on_bad_row: self.options.on_bad_row,
-            num_threads: self.pool.threads(),
-            block_bytes: self.options.block_bytes,
-        };
+        let (blocks, read_before) = (self.options.blocks(self.pool.threads()), self.progress.call_bytes_read);
         let mut stream = BlockStream::open(vec![file.to_owned()], &blocks, &Position::default(), Some(1))?;
         let mut finished = FinishedFile::begin(file)?;
         self.progress.stored_bytes = finished.bytes();
@@ -182,9 +227,11 @@ impl Maker<'_> {
             }
             self.progress.rows += block.raw.num_samples as u64;
             self.progress.stored_bytes_read = block.stored_bytes_read;
+            self.progress.call_bytes_read = read_before + block.stored_bytes_read;
             progress(&self.progress);
             stream.recycle(block);
         }
+        self.progress.call_bytes_read = read_before + finished.bytes();
         self.spill(&mut finished)?;
         self.state.finish_file(finished)
     }

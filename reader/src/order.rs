@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{ReaderError, Result};
 use crate::hashing::fmix64;
 
 /// How samples are ordered.
@@ -33,24 +34,63 @@ pub enum Order {
 }
 
 /// A rank's share of every batch.
+///
+/// A batch is cut into parts (micro-batches), and each part into blocks of equal length, of which the last are shorter, or empty. A slice is
+/// the same run of blocks of every part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Which, from 0.
     pub index: u64,
     /// Of how many.
     pub of: u64,
+    /// Blocks of a part: a multiple of `of`.
+    pub blocks: u64,
+    /// Samples of a part.
+    pub part: u64,
 }
 
 impl Slice {
     /// Everything.
-    pub const WHOLE: Self = Self { index: 0, of: 1 };
+    pub const WHOLE: Self = Self::one_of(0, 1);
 
-    /// Its part of `range`; the parts of all slices are the range, one after another, and differ by one sample at most.
-    pub fn of_range(self, range: Range<u64>) -> Range<u64> {
-        let length = range.end - range.start;
-        let part =
-            |index: u64| range.start + (u128::from(length) * u128::from(index) / u128::from(self.of)) as u64;
-        part(self.index)..part(self.index + 1)
+    /// One of `of` slices of batches of one part, with one block each.
+    pub const fn one_of(index: u64, of: u64) -> Self {
+        Self { index, of, blocks: of, part: u64::MAX }
+    }
+
+    /// Its samples of a part of `len` samples.
+    pub fn of_part(self, len: u64) -> Range<u64> {
+        let block_len = len.div_ceil(self.blocks);
+        let own = self.blocks / self.of;
+        let border = |index: u64| (index * own * block_len).min(len);
+        border(self.index)..border(self.index + 1)
+    }
+
+    /// Its samples of a batch of `len` samples: a run of each part.
+    pub fn of_batch(self, len: u64) -> impl Iterator<Item = Range<u64>> + Clone + use<> {
+        let parts = std::iter::successors(Some(0_u64), move |first| first.checked_add(self.part));
+        parts.take_while(move |first| *first < len).map(move |first| {
+            let Range { start, end } = self.of_part(self.part.min(len - first));
+            first + start..first + end
+        })
+    }
+
+    fn exists(self) -> bool {
+        self.index < self.of && self.blocks > 0 && self.blocks.is_multiple_of(self.of) && self.part > 0
+    }
+
+    /// Refuses a slice that is none.
+    pub(crate) fn check(self) -> Result<()> {
+        match self.exists() {
+            true => Ok(()),
+            false => {
+                let message = format!(
+                    "slice {} of {} in {} blocks: expected one of those there are, and as many blocks for each",
+                    self.index, self.of, self.blocks
+                );
+                Err(ReaderError::Invalid { message })
+            }
+        }
     }
 }
 
@@ -163,10 +203,23 @@ mod tests {
 
     #[test]
     fn slices_are_a_batch() {
-        for of in 1..7 {
-            let parts = (0..of).map(|index| Slice { index, of }.of_range(10..33));
-            let all: Vec<u64> = parts.flatten().collect();
-            assert_eq!(all, (10..33).collect::<Vec<_>>());
+        for (of, blocks, part, len) in
+            [(1, 1, 9, 23), (3, 3, 100, 23), (3, 12, 7, 23), (4, 8, 23, 3), (2, 2, 5, 0)]
+        {
+            let slices = (0..of).map(|index| Slice { index, of, blocks, part });
+            assert!(slices.clone().all(Slice::exists));
+            let mut all: Vec<u64> = slices.flat_map(|slice| slice.of_batch(len)).flatten().collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..len).collect::<Vec<_>>());
         }
+        assert!(
+            (0..3)
+                .map(|index| Slice::one_of(index, 3))
+                .flat_map(|slice| slice.of_batch(23))
+                .flatten()
+                .eq(0..23)
+        );
+        assert!(Slice { blocks: 4, ..Slice::one_of(0, 3) }.check().is_err());
+        assert!(Slice::one_of(3, 3).check().is_err());
     }
 }

@@ -464,6 +464,11 @@ impl Crew {
         Ok(is_shared.then(|| ExchangeBytes { intra_node: per_step(intra), inter_node: per_step(inter) }))
     }
 
+    /// The way to ranks in other processes, where there are some.
+    pub(crate) fn link(&self) -> Option<Arc<Communicator>> {
+        self.has_remote_ranks().then(|| Arc::clone(&self.first().model().communicator))
+    }
+
     /// Tells the ranks of other processes that this one cannot go on, and why.
     pub fn abort(&self, error: &Error) {
         self.first().model().abort(error);

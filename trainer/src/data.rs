@@ -89,7 +89,8 @@ pub fn fingerprint(config: &Config, dictionary_checksum: Option<String>) -> Data
     }
 }
 
-/// Opens the training files at `start`, with ids as they were there.
+/// Opens the training files at `start`, with ids as they were there. Batches are cut to `slice` where the format allows: not Criteo's text,
+/// of which nobody knows where a sample begins, nor Parquet.
 ///
 /// # Errors
 /// Files that cannot be read, or that have other columns than the configuration says.
@@ -97,7 +98,7 @@ pub fn open_training(
     config: &Config,
     files: &[PathBuf],
     ids: IdMapper,
-    start: &Position,
+    (start, slice): (&Position, Slice),
     threads: usize,
 ) -> Result<MultiHotReader<TrainingReader>> {
     let train = &config.train;
@@ -117,11 +118,11 @@ pub fn open_training(
             .map(|reader| MultiHotReader::new(TrainingReader::Text(reader), bags))
             .map_err(|error| failed("the training data cannot be read", error));
     }
-    let source = training_source(config, files, threads)?;
+    let (source, is_random) = training_source(config, files, threads)?;
     let bags = bags.filter(|_| is_one_hot(&*source));
     let options = FormatOptions {
         batch_size,
-        slice: Slice::WHOLE,
+        slice: if is_random { slice } else { Slice::WHOLE },
         prefetch: config.data.prefetch_batches,
         order: order(config),
         epochs,
@@ -140,14 +141,15 @@ fn is_one_hot(source: &dyn Source) -> bool {
     source.schema().sparse.iter().all(|column| column.hotness == Hotness::Fixed(1))
 }
 
-/// The training data, in memory where it is to be kept.
-fn training_source(config: &Config, files: &[PathBuf], threads: usize) -> Result<Arc<dyn Source>> {
+/// The training data, in memory where it is to be kept; and whether its files are read in any order, which is the same on every rank, however
+/// much memory it has.
+fn training_source(config: &Config, files: &[PathBuf], threads: usize) -> Result<(Arc<dyn Source>, bool)> {
     let source = open_source(config, files, threads)?;
     check_columns(config, &*source, true)?;
-    let is_shuffled = config.data.order != OrderChoice::Sequential;
+    let (is_shuffled, is_random) = (config.data.order != OrderChoice::Sequential, source.is_random());
     match keep(config.data.cache, &*source)? {
-        Some(kept) => Ok(Arc::new(kept)),
-        None if is_shuffled && !source.is_random() => {
+        Some(kept) => Ok((Arc::new(kept), is_random)),
+        None if is_shuffled && !is_random => {
             let format = format_of(config, files)?;
             let message = format!(
                 "data of {format} is read from front to back: for another order set data.cache = \"host\", or convert the files (`headlong \
@@ -155,7 +157,7 @@ fn training_source(config: &Config, files: &[PathBuf], threads: usize) -> Result
             );
             Err(Error::config("data.order", message))
         }
-        None => Ok(source.into()),
+        None => Ok((source.into(), is_random)),
     }
 }
 
@@ -415,13 +417,15 @@ impl Reader for TrainingReader {
 }
 
 /// Data that is predicted, any number of times: validation files, or the files of `eval` and `predict`. What fits is kept in memory,
-/// decoded.
+/// decoded. A clone shares it.
+#[derive(Clone)]
 pub struct EvaluationData {
     contents: Contents,
     transform: DenseTransform,
     batch_size: usize,
 }
 
+#[derive(Clone)]
 enum Contents {
     Text { files: Vec<PathBuf>, options: TextOptions },
     ResidentText(Arc<ResidentData>),

@@ -1,5 +1,6 @@
 //! `headlong data make` and `inspect`.
 
+use crate::checkpoint::{Files as _, SystemFiles};
 use crate::cli::{DataFilesArguments, DataMakeArguments};
 use crate::config::{OnBadRow, validate::require_file};
 use crate::error::{Error, Result};
@@ -11,11 +12,11 @@ use headlong_device::pool::Pool;
 use headlong_reader::criteo::has_label;
 use headlong_reader::dictionary::DictionaryRule;
 use headlong_reader::inspect::{self, InspectOptions};
-use headlong_reader::make::{MakeOptions, MakeProgress, MakeReport, make_dictionary};
+use headlong_reader::make::{self, MakeOptions, MakeProgress, MakeReport, make_dictionary};
 use headlong_reader::{BadRowPolicy, Schema};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Builds a dictionary with a frequency threshold: one streaming pass, resumable per file.
 ///
@@ -36,6 +37,7 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
         ..MakeOptions::default()
     };
     let pool = Pool::new(arguments.threads.unwrap_or_else(machine::cores));
+    say_what_it_takes(arguments, &options)?;
     let (mut progress, mut file) = (Progress::new(), None);
     let report = make_dictionary(&arguments.data, &arguments.output, &options, &pool, &mut |at| {
         show(&mut progress, &mut file, at, arguments);
@@ -44,20 +46,37 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
     output::answer(&arguments.json, &make_text(&report, progress.seconds()), &make_json(&report))
 }
 
+/// Rows, and the disk that their counts may take, before anything is written.
+fn say_what_it_takes(arguments: &DataMakeArguments, options: &MakeOptions) -> Result<()> {
+    let estimate =
+        make::estimate(&arguments.data, options).map_err(Error::failed("the data cannot be read"))?;
+    let folder = arguments.output.ancestors().find(|folder| folder.exists() || folder.as_os_str().is_empty());
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let free = SystemFiles.free_bytes(folder);
+    eprintln!(
+        "about {} rows: at most {} on disk in {} while they are counted{}",
+        count(estimate.rows),
+        bytes(estimate.disk_bytes),
+        arguments.output.display(),
+        match free {
+            Some(free) if free < estimate.disk_bytes => format!(
+                ", more than the {} that are free there; ids that come again take no more, so it may do",
+                bytes(free)
+            ),
+            Some(free) => format!(" ({} are free)", bytes(free)),
+            None => String::new(),
+        }
+    );
+    Ok(())
+}
+
 /// Says which file is being counted: at once for each new one.
 fn show(progress: &mut Progress, file: &mut Option<usize>, at: &MakeProgress, arguments: &DataMakeArguments) {
-    if !progress.is_due(file.replace(at.file) != Some(at.file)) {
-        return;
-    }
-    let percent = 100.0 * at.stored_bytes_read as f64 / at.stored_bytes.max(1) as f64;
-    eprintln!(
-        "file {} of {}, {}: {percent:.0} %  {} rows counted in {}",
-        at.file + 1,
-        at.num_files,
-        arguments.data[at.file].display(),
-        count(at.rows),
-        duration(progress.seconds())
-    );
+    let is_new = file.replace(at.file) != Some(at.file);
+    progress.show_bytes((at.call_bytes_read, at.call_bytes), is_new, &|| {
+        let file = arguments.data[at.file].display();
+        format!("file {} of {}, {file}: {} rows counted", at.file + 1, at.num_files, count(at.rows))
+    });
 }
 
 fn make_text(report: &MakeReport, seconds: f64) -> String {

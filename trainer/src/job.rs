@@ -95,6 +95,11 @@ impl Job {
         self.communicator.as_ref().is_none_or(|communicator| communicator.rank().0 == 0)
     }
 
+    /// Whether this process has all ranks.
+    pub fn is_alone(&self) -> bool {
+        self.communicator.is_none()
+    }
+
     /// All ranks and their nodes.
     pub fn topology(&self) -> Topology {
         let topology = self.communicator.as_ref().map(|communicator| communicator.topology().clone());

@@ -182,15 +182,35 @@ impl Crew {
 impl Crew {
     /// Copies all weights and states to a crew of the same model.
     pub(crate) fn copy_state_to(&self, other: &mut Self) -> crate::error::Result<()> {
+        self.copy_tensors_to(Some(other), &|_| true)
+    }
+
+    /// Copies all weights, and no states, to a crew of the same model, whose tables may lie otherwise. Where ranks live in other processes,
+    /// all of them call it, and those that have no such crew only give their rows.
+    pub(crate) fn copy_weights_to(&self, other: Option<&mut Self>) -> crate::error::Result<()> {
+        self.copy_tensors_to(other, &|tensor| tensor.state.is_none())
+    }
+
+    fn copy_tensors_to(
+        &self,
+        mut other: Option<&mut Self>,
+        is_wanted: &dyn Fn(TensorId) -> bool,
+    ) -> crate::error::Result<()> {
         let lost = |error| failed("the rows cannot be moved", error);
         // The other looks at its own tables first: writing goes by what it found.
-        CheckpointSource::layout(other);
+        if let Some(other) = other.as_deref_mut() {
+            CheckpointSource::layout(other);
+        }
         let mut values = Vec::new();
-        for tensor in CheckpointSource::layout(self).tensors().map_err(lost)? {
+        let tensors = CheckpointSource::layout(self).tensors().map_err(lost)?;
+        for tensor in tensors.iter().filter(|tensor| is_wanted(tensor.id)) {
             for (first_row, rows) in chunks(tensor.width, 0, tensor.rows) {
                 values.resize((rows * tensor.width) as usize, 0.0);
                 self.read(tensor.id, first_row, &mut values)
-                    .and_then(|()| other.write(tensor.id, first_row, &values))
+                    .and_then(|()| match other.as_deref_mut() {
+                        Some(other) => other.write(tensor.id, first_row, &values),
+                        None => Ok(()),
+                    })
                     .map_err(read_error(&tensor.name))
                     .map_err(lost)?;
             }

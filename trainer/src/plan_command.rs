@@ -3,11 +3,12 @@
 use crate::cli::PlanArguments;
 use crate::config::{Config, Ids, ROWS_FROM_DICTIONARY, TableRows};
 use crate::crew::local_topology;
+use crate::data;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::output;
 use crate::placement::source_of_costs;
-use crate::plan::{Facts, Plan};
+use crate::plan::{Facts, Plan, evaluation};
 use crate::preset::KAGGLE_CARDINALITIES;
 use crate::report::Reporter;
 use crate::train::Prepared;
@@ -27,7 +28,8 @@ pub fn run(arguments: &PlanArguments) -> Result<()> {
     let facts = Facts { table_rows: &rows, data_rows, machine: &machine, split: split.as_ref() };
     let plan = Plan::new(&config, &facts);
     let document = serde_json::to_value(&plan).expect("a plan has a JSON form");
-    let text = format!("plan of {}\n{}{note}{split_note}", options.origin, plan.to_text());
+    let eval_note = evaluation::note(&config, known_valid_rows(&config)?, data_rows);
+    let text = format!("plan of {}\n{}{note}{split_note}{eval_note}", options.origin, plan.to_text());
     output::answer(&arguments.json, &text, &document)?;
     plan.check(&config)
 }
@@ -51,6 +53,17 @@ fn planned_split(config: &Config) -> Result<(Option<Split>, String)> {
 /// Rows of the training data where they are known without reading it.
 pub fn known_data_rows(config: &Config) -> Option<u64> {
     (config.data.train.is_empty() && config.synthetic.enabled).then_some(config.synthetic.train_rows)
+}
+
+/// Rows of the validation data where they are known without reading it.
+fn known_valid_rows(config: &Config) -> Result<Option<u64>> {
+    match &config.data.valid[..] {
+        [] => {
+            Ok((config.data.train.is_empty() && config.synthetic.enabled)
+                .then_some(config.synthetic.valid_rows))
+        }
+        files => data::known_samples(config, files),
+    }
 }
 
 /// Rows of each table before any row is read: those of the dictionary where one is there, else an upper bound, with a

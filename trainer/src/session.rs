@@ -4,15 +4,18 @@
 //! A program of one's own drives it as `headlong train` does: [`Session::step`] until it gives `None`, with
 //! [`Session::evaluate`] and [`Session::save`] in between.
 
+mod eval_ranks;
 mod evaluations;
+mod slices;
 
+pub use eval_ranks::{EvalRanks, check as check_eval_ranks, config_of as config_of_eval_ranks};
 pub use evaluations::Evaluated;
 
 use crate::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DEFAULT_SHARD_BYTES, DataFingerprint, DirectoryOptions,
     RandomState, SaveReport, SavedState, Select, Snapshot, read_like_a_save,
 };
-use crate::config::Config;
+use crate::config::{Config, IdsChoice};
 use crate::crew::Crew;
 use crate::data::{self, EvaluationData, TrainingReader, failed};
 use crate::drift::{Drift, DriftWatch, covered_share};
@@ -27,6 +30,7 @@ use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::{Batch, IdMapper, Position, Reader, SkipReport};
 use serde::{Deserialize, Serialize};
+use slices::{Gather, slice_of};
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -96,6 +100,8 @@ pub struct Session {
     reader: MultiHotReader<TrainingReader>,
     /// Gives its buffers to the reader and gets the next batch, which all ranks take their shares of.
     incoming: Batch,
+    /// Where every rank needs the ids of a batch of which it reads its slice.
+    gather: Option<Gather>,
     dense_rate: LearningRate,
     sparse_rate: LearningRate,
     step: u64,
@@ -156,7 +162,8 @@ impl Session {
         let resumed = matches!(start, Start::Resume(_));
         remember_order(&mut memory, data::order_name(config, &data.train)?, resumed)?;
         let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
-        let reader = data::open_training(config, &data.train, data.ids.clone(), &position, threads)?;
+        let start = (&position, slice_of(&crew));
+        let reader = data::open_training(config, &data.train, data.ids.clone(), start, threads)?;
         let checkpoints = if crew.leads() { open_directory(config, crew.num_writers())? } else { None };
         let drift =
             data.statistics.as_ref().filter(|_| config.hybrid.repartition_drift > 0.0).map(|statistics| {
@@ -167,7 +174,9 @@ impl Session {
         for rank in 0..crew.len() {
             crew.engine(rank).reuse_scores(Scores::with_capacity(expected as usize));
         }
+        let needs_all_ids = crew.first().model().ids == IdsChoice::Known || drift.is_some();
         Ok(Self {
+            gather: if needs_all_ids { Gather::new(&crew) } else { None },
             dense_rate: LearningRate::dense(&config.train),
             sparse_rate: LearningRate::sparse(&config.train),
             config: config.clone(),
@@ -245,6 +254,9 @@ impl Session {
             .reader
             .next(&mut self.incoming)
             .map_err(|error| failed("the training data cannot be read", error))?;
+        if let Some(gather) = self.gather.as_mut().filter(|_| has_batch) {
+            gather.complete(&mut self.incoming)?;
+        }
         if let Some(drift) = self.drift.as_mut().filter(|_| has_batch) {
             drift.count(&self.incoming);
         }

@@ -8,6 +8,7 @@
 //!                                        rank    0       0       1       1
 //! ```
 
+use headlong_reader::order::Slice;
 use headlong_reader::{Batch, Jagged};
 use std::ops::Range;
 
@@ -62,20 +63,24 @@ impl Share {
         self.in_micro_batch(self.micro_batch_size).len()
     }
 
+    /// The same for readers.
+    pub fn slice(&self) -> Slice {
+        Slice {
+            index: self.rank as u64,
+            of: self.num_ranks as u64,
+            blocks: self.sum_blocks as u64,
+            part: self.micro_batch_size as u64,
+        }
+    }
+
     /// This rank's samples of a micro-batch of `num_samples`.
     pub fn in_micro_batch(&self, num_samples: usize) -> Range<usize> {
-        let block_len = num_samples.div_ceil(self.sum_blocks);
-        let Range { start, end } = self.blocks();
-        (start * block_len).min(num_samples)..(end * block_len).min(num_samples)
+        here(self.slice().of_part(num_samples as u64))
     }
 
     /// This rank's samples of a step of `num_samples`: a run from each micro-batch.
     pub fn in_step(&self, num_samples: usize) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
-        let share = *self;
-        (0..num_samples).step_by(self.micro_batch_size).map(move |first| {
-            let Range { start, end } = share.in_micro_batch(share.micro_batch_size.min(num_samples - first));
-            first + start..first + end
-        })
+        self.slice().of_batch(num_samples as u64).map(here)
     }
 
     /// This rank's samples of an evaluation batch, which is cut into one run a rank.
@@ -85,11 +90,16 @@ impl Share {
     }
 }
 
+/// A range of samples of a batch that is in memory.
+fn here(range: Range<u64>) -> Range<usize> {
+    range.start as usize..range.end as usize
+}
+
 /// Copies the samples of `runs` from `all` to `share`: labels, dense features and ids. Allocates nothing once `share` has held
 /// as much.
 pub fn copy_share(all: &Batch, runs: impl Iterator<Item = Range<usize>> + Clone, share: &mut Batch) {
     share.num_samples = runs.clone().map(|run| run.len()).sum();
-    share.position = all.position;
+    (share.position, share.share_of) = (all.position, None);
     share.labels.clear();
     share.dense.clear();
     let width = all.dense.len().checked_div(all.num_samples).unwrap_or(0);

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::placement::count;
 use crate::report::Reporter;
 use headlong_embedding::hybrid::statistics::{Collector, Statistics, StatisticsOptions};
+use headlong_reader::order::Slice;
 use headlong_reader::{Batch, IdMapper, Position, Reader as _};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -100,7 +101,7 @@ fn count_first_batches(
     ids: IdMapper,
     threads: usize,
 ) -> Result<Statistics> {
-    let mut reader = open_training(config, files, ids, &Position::default(), threads)?;
+    let mut reader = open_training(config, files, ids, (&Position::default(), Slice::WHOLE), threads)?;
     let mut collector = Collector::new(&table_specs(config, table_rows), &StatisticsOptions::default());
     let mut batch = Batch::default();
     for _ in 0..config.hybrid.statistics_batches {

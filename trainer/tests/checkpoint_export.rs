@@ -2,10 +2,13 @@
 
 #[cfg(test)]
 mod checkpoint_support;
+#[cfg(test)]
+mod python_support;
 
 #[cfg(test)]
 mod tests {
     use super::checkpoint_support::{options, state};
+    use super::python_support::python;
     use headlong::checkpoint::{
         Cause, Checkpoint, CheckpointDirectory, CheckpointSource, DenseLayout, Layout, RowState, Snapshot,
         TableLayout, TensorId,
@@ -164,24 +167,9 @@ mod tests {
         layer("top_l.2", &layer("top_l.0", &top, true), false)[0]
     }
 
-    /// A Python with PyTorch and safetensors: the one on the path, or one of the usual virtual environments.
-    fn python() -> Option<PathBuf> {
-        let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.venv/bin/python");
-        let candidates = [PathBuf::from("python3"), project];
-        candidates.into_iter().find(|python| {
-        // Importing PyTorch takes seconds; to find it does not.
-        let find = "import sys; from importlib.util import find_spec as find; sys.exit(not (find('torch') and find('safetensors')))";
-        let found = Command::new(python).args(["-c", find]).output();
-        found.is_ok_and(|output| output.status.success())
-    })
-    }
-
     #[test]
     fn pytorch_loads_the_file_and_predicts_the_same() {
-        let Some(python) = python() else {
-            println!("skipped, because no python with torch and safetensors was found");
-            return;
-        };
+        let Some(python) = python(&["torch", "safetensors"]) else { return };
         let folder = tempfile::tempdir().unwrap();
         let model = exported(folder.path());
         let bytes = std::fs::read(&model).unwrap();

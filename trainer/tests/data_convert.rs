@@ -1,6 +1,9 @@
 //! `headlong data convert` and `headlong bench reader`, as a user types them.
 
-use std::path::{Path, PathBuf};
+mod python_support;
+
+use python_support::python;
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn headlong(arguments: &[&str]) -> Output {
@@ -80,19 +83,6 @@ fn what_does_not_fit_is_said_with_what_to_do() {
     assert!(text_of(&output).contains("expected 26 counts of at least 1"), "{}", text_of(&output));
 }
 
-/// A Python with these modules: the one on the path, or that of the project's virtual environment.
-fn python(modules: &str) -> Option<PathBuf> {
-    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.venv/bin/python");
-    let found = [PathBuf::from("python3"), project].into_iter().find(|python| {
-        let found = Command::new(python).args(["-c", &format!("import {modules}")]).output();
-        found.is_ok_and(|output| output.status.success())
-    });
-    if found.is_none() {
-        println!("skipped, because no python with {modules} was found");
-    }
-    found
-}
-
 /// Runs a script of `tests/python` on a folder, which must agree.
 fn agrees(python: &Path, script: &str, what: &str, folder: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
@@ -108,7 +98,7 @@ fn convert(arguments: &[&str]) {
 
 #[test]
 fn pyarrow_reads_what_is_written_and_the_other_way_round() {
-    let Some(python) = python("numpy, pyarrow") else { return };
+    let Some(python) = python(&["numpy", "pyarrow"]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     write_text(&folder.path().join("a.txt"), 3000);
@@ -126,7 +116,7 @@ fn pyarrow_reads_what_is_written_and_the_other_way_round() {
 
 #[test]
 fn numpy_reads_what_is_written_and_the_other_way_round() {
-    let Some(python) = python("numpy") else { return };
+    let Some(python) = python(&["numpy"]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     write_text(&folder.path().join("a.txt"), 3000);

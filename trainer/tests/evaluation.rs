@@ -156,40 +156,175 @@ fn an_evaluation_that_may_be_saved_as_the_best_is_waited_for() {
     assert_eq!(known_at(&log), [(24, 24), (48, 48), (72, 72), (96, 96)]);
 }
 
-/// What evaluations cost beyond their own arithmetic, on the same cores: the seconds of a run with ten evaluations beside training, less those of
-/// one without and less the evaluations of one that waits for them. The smallest of five runs each, in turns.
+/// The run with ranks of their own that evaluate.
+fn with_eval_ranks(train: &Run, count: &str) -> Run {
+    train.clone().with(&["--eval-ranks", count])
+}
+
+/// Whoever evaluates and whoever trains: the metrics are those of an evaluation that training waits for, and the weights never notice.
 #[test]
-#[ignore = "minutes, and times: cargo xtask soak --only evaluation_cost on a quiet machine"]
-fn soak_evaluation_cost() {
+fn ranks_of_their_own_find_the_metrics_of_a_stopped_evaluation() {
+    let place = Place::new("rows.txt");
+    let tables = place.path("tables.toml");
+    std::fs::write(&tables, "[[table]]\nname = \"C1\"\nkind = \"hashed\"\noptions = { min_count = 2 }\n")
+        .unwrap();
+    let train = place.train().with(&ARGUMENTS).path("--valid", &place.valid);
+    let narrow = train.clone().with(&["--set", "tables.dtype=bf16", "--precision", "bf16"]);
+    let hashed = train.clone().path("--config", &tables);
+    type Case<'a> = (&'a str, &'a Run, &'a [(&'a str, &'a str, bool)]);
+    let cases: [Case<'_>; 3] = [
+        ("dense", &train, &[("1", "1", false), ("2", "3", false), ("4", "1", false), ("2", "2", true)]),
+        ("narrow", &narrow, &[("2", "1", false)]),
+        ("hashed", &hashed, &[("1", "1", false)]),
+    ];
+    for (name, train, runs) in cases {
+        let stopped = place.path(&format!("{name}.json"));
+        let waiting = train.clone().with(&["--set", "eval.asynchronous=false"]);
+        let digest = run(&waiting, &stopped, "1", false).digest();
+        let expected = evaluations(&stopped);
+        for &(ranks, count, processes) in runs {
+            let of_run = format!("{name}: {count} evaluate for {ranks}, processes: {processes}");
+            let log = place.path(&format!("{name}-{ranks}-{count}-{processes}.json"));
+            let ended = run(&with_eval_ranks(train, count), &log, ranks, processes);
+            assert_eq!(evaluations(&log), expected, "{of_run}");
+            assert_eq!(known_at(&log), [(24, 48), (48, 72), (72, 96), (96, 96)], "{of_run}");
+            assert_eq!(ended.digest(), digest, "{of_run}");
+        }
+    }
+}
+
+/// Training has gone on to the next evaluation when the target is known to be reached; the run names the step whose weights reached it.
+#[test]
+fn a_stop_at_the_target_names_the_step_that_other_ranks_evaluated() {
+    let place = Place::new("rows.txt");
+    let train = place.train().with(&ARGUMENTS).path("--valid", &place.valid);
+    let log = place.path("all.json");
+    run(&train, &log, "1", false);
+    let train =
+        with_eval_ranks(&train, "1").with(&["--target-auc", &evaluations(&log)[1]["auc"].to_string()]);
+    let mut digests = Vec::new();
+    for (ranks, processes) in [("1", false), ("2", true)] {
+        let log = place.path(&format!("target-{ranks}.json"));
+        digests.push(run(&train, &log, ranks, processes).digest());
+        assert_eq!(known_at(&log), [(24, 48), (48, 72)]);
+        let done = last_event(&log, "done");
+        let found = ["reason", "step", "eval_step"].map(|name| done[name].clone());
+        assert_eq!(found, [Value::from("target_auc"), 72.into(), 48.into()]);
+    }
+    digests.dedup();
+    assert_eq!(digests.len(), 1, "the weights behind a stop depend on the ranks");
+}
+
+/// A row that only an evaluation meets has an id that is no row: the run ends, and every rank of training with it, with the step whose
+/// evaluation has failed.
+#[test]
+fn what_fails_on_ranks_of_their_own_ends_the_run_by_name() {
+    let place = Place::new("rows.csv");
+    let csv = |last: u32| {
+        (0..600).fold("label,id\n".to_owned(), |text, row| {
+            format!("{text}{},{}\n", row % 2, if row == 500 { last } else { row % 7 })
+        })
+    };
+    let (data, valid) = (place.path("data.csv"), place.path("bad.csv"));
+    std::fs::write(&data, csv(1)).unwrap();
+    std::fs::write(&valid, csv(10)).unwrap();
+    let train = place.train_without_data().path("--data", &data).path("--valid", &valid);
+    let train = train.with(&["--eval-every", "4", "--set", "data.ids=rows", "--set", "tables.rows=[10]"]);
+    let columns = ["label=\"label\"", "categorical=[\"id\"]"].map(|column| format!("data.columns.{column}"));
+    let train = train.with(&["--set", &columns[0], "--set", &columns[1]]);
+    let train = with_eval_ranks(&train, "2");
+    let words =
+        ["the evaluation of step 4 has failed on 2 evaluation ranks", "expected a row below 10, found 10"];
+    train.clone().with(&["--ranks", "2"]).fails(1, &words);
+    let command: Vec<&str> = train.arguments().iter().map(String::as_str).collect();
+    Run::new("launch").with(&["-n", "2", "--"]).with(&command).fails(1, &words);
+}
+
+#[test]
+fn what_would_make_training_wait_is_refused() {
+    let place = Place::new("rows.txt");
+    let without = with_eval_ranks(&place.train(), "1");
+    without.fails(2, &["run.eval_ranks = 1", "no validation data", "--valid"]);
+    let train = without.path("--valid", &place.valid);
+    let saving = train.clone().path("--checkpoint-dir", &place.path("kept")).with(&["--save-every", "10"]);
+    saving.fails(2, &["run.eval_ranks = 1", "checkpoint.keep_best"]);
+    train.with(&["--set", "eval.asynchronous=false"]).fails(2, &["run.eval_ranks = 1", "eval.asynchronous"]);
+    let tables = place.path("tables.toml");
+    std::fs::write(&tables, "[[table]]\nname = \"C1\"\nkind = \"hashed\"\n").unwrap();
+    let hashed = with_eval_ranks(&place.train(), "2").path("--valid", &place.valid).path("--config", &tables);
+    hashed.fails(2, &["run.eval_ranks = 2", "table C1", "hashed"]);
+}
+
+/// Seconds of a run from its first step to its end, seconds in which it stood still for evaluations but the last, and for that one.
+fn seconds_of(train: &Run, log: &Path) -> [f64; 3] {
+    train.succeeds();
+    let begun = events(log)[0]["time_s"].as_f64().unwrap();
+    let evaluations = events(log).into_iter().filter(|event| event["event"] == "eval");
+    let mut held: Vec<f64> = evaluations.map(|event| event["eval_s"].as_f64().unwrap()).collect();
+    let last = held.pop().expect("a run evaluates its last weights");
+    [last_event(log, "done")["wall_s"].as_f64().unwrap() - begun, held.iter().sum(), last]
+}
+
+/// The smallest seconds of five rounds of these runs, each of which takes its turn in every round.
+fn least_seconds<const N: usize>(runs: [&[&str]; N]) -> [[f64; 3]; N] {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log.json");
     let train = Run::new("train").with(&["--preset", "tiny", "--set", "train.log_every=100000"]);
     let train = train.path("--output-dir", folder.path()).path("--log-json", &log);
-    let of_run = |arguments: &[&str]| -> [f64; 2] {
-        train.clone().with(arguments).succeeds();
-        let begun = events(&log)[0]["time_s"].as_f64().unwrap();
-        let evaluations = events(&log).into_iter().filter(|event| event["event"] == "eval");
-        let seconds = evaluations.map(|event| event["eval_s"].as_f64().unwrap()).sum::<f64>();
-        [last_event(&log, "done")["wall_s"].as_f64().unwrap() - begun, seconds]
-    };
-    let (mut least, every) = ([[f64::INFINITY; 2]; 3], ["--set", "eval.every=0.1"]);
+    let mut least = [[f64::INFINITY; 3]; N];
     for _ in 0..5 {
-        let stopped = [&every[..], &["--set", "eval.asynchronous=false"]].concat();
-        for (least, arguments) in least.iter_mut().zip([&["--set", "eval.every=0"][..], &stopped, &every]) {
-            let found = of_run(arguments);
-            *least = [least[0].min(found[0]), least[1].min(found[1])];
+        for (least, arguments) in least.iter_mut().zip(runs) {
+            let found = seconds_of(&train.clone().with(arguments), &log);
+            least.iter_mut().zip(found).for_each(|(least, found)| *least = least.min(found));
         }
     }
+    least
+}
+
+/// What evaluations cost beyond their own arithmetic, on the same cores: the seconds of a run with ten evaluations beside training, less those of
+/// one without and less the evaluations of one that waits for them.
+#[test]
+#[ignore = "minutes, and times: cargo xtask soak --only evaluation_cost on a quiet machine"]
+fn soak_evaluation_cost() {
+    let every = ["--set", "eval.every=0.1"];
+    let stopped = [&every[..], &["--set", "eval.asynchronous=false"]].concat();
     // The run without evaluates once, at its end.
-    let [[without, at_the_end], [stopped, arithmetic], [beside, held]] = least;
-    let cost = beside - (without - at_the_end) - arithmetic;
+    let [without, stopped, beside] = least_seconds([&["--set", "eval.every=0"], &stopped, &every]);
+    let arithmetic = stopped[1] + stopped[2];
+    let cost = beside[0] - (without[0] - without[2]) - arithmetic;
     println!(
-        "without {without:.2} s, stopped {stopped:.2} s ({arithmetic:.3} s of it evaluating), beside training {beside:.2} s ({held:.3} s of it \
-         standing still): {:.2} % beyond the evaluations' own arithmetic",
-        100.0 * cost / beside
+        "without {:.2} s, stopped {:.2} s ({arithmetic:.3} s of it evaluating), beside training {:.2} s ({:.3} s of it standing still): \
+         {:.2} % beyond the evaluations' own arithmetic",
+        without[0],
+        stopped[0],
+        beside[0],
+        beside[1] + beside[2],
+        100.0 * cost / beside[0]
     );
     assert!(
-        cost < 0.02 * beside,
-        "evaluations cost {cost:.3} s of {beside:.2} s beyond their own arithmetic"
+        cost < 0.02 * beside[0],
+        "evaluations cost {cost:.3} s of {:.2} s beyond their own arithmetic",
+        beside[0]
     );
+}
+
+/// What a rank that trains loses to evaluations on a rank of their own, which has a core of its own: the snapshots, and what the two
+/// take from each other's memory.
+#[test]
+#[ignore = "minutes, and times: cargo xtask soak --only eval_ranks_cost on a quiet machine of two cores"]
+fn soak_eval_ranks_cost() {
+    let without = ["--threads", "1", "--set", "eval.every=0"];
+    let beside = ["--threads", "2", "--eval-ranks", "1", "--set", "eval.every=0.1"];
+    let [without, beside] = least_seconds([&without, &beside]);
+    // The evaluation of the last weights is waited for, with and without.
+    let [alone, evaluated] = [without, beside].map(|[all, _, last]| all - last);
+    let (stood, lost) = (beside[1] / evaluated, evaluated / alone - 1.0);
+    println!(
+        "training alone {alone:.2} s, beside nine evaluations {evaluated:.2} s: {:.2} % more, of which it stood still {:.3} s, {:.2} %",
+        100.0 * lost,
+        beside[1],
+        100.0 * stood
+    );
+    assert!(stood < 0.005, "training stood still for {:.2} % of the time", 100.0 * stood);
+    assert!(lost < 0.005, "training lost {:.2} % of the time", 100.0 * lost);
 }

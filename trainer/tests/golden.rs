@@ -11,7 +11,7 @@ use golden_data::{Golden, GoldenStep};
 use headlong::config::{Config, Loss, ModelConfig, TableRows};
 use headlong_device::Stream;
 use headlong_device::cuda::testing::stream as cuda_stream;
-use headlong_reader::{Batch, Jagged, Position};
+use headlong_reader::{Batch, Jagged};
 use stepwise::{Rates, Trainer, interaction_output};
 
 fn config(golden: &Golden) -> Config {
@@ -42,7 +42,7 @@ fn batch(step: &GoldenStep) -> Batch {
         labels: step.targets.iter().map(|&x| x as f32).collect(),
         dense: step.dense.iter().map(|&x| x as f32).collect(),
         sparse: step.ids.iter().map(bags).collect(),
-        position: Position::default(),
+        ..Batch::default()
     }
 }
 

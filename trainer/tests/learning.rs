@@ -12,6 +12,7 @@ use headlong::report::Reporter;
 use headlong::session::{Session, Start};
 use headlong::train::Prepared;
 use headlong_embedding::Registry;
+use headlong_reader::order::Slice;
 use headlong_reader::{Batch, Position, Reader as _};
 use std::time::Instant;
 
@@ -75,7 +76,8 @@ fn auc_of_logistic_regression(config: &Config, prepared: &Prepared) -> f64 {
     let auc = |learning_rate| {
         let mut model = LogisticRegression::new(&prepared.table_rows, config.data.num_dense);
         let start = Position::default();
-        let mut reader = open_training(config, &prepared.train, ids.clone(), &start, THREADS).unwrap();
+        let mut reader =
+            open_training(config, &prepared.train, ids.clone(), (&start, Slice::WHOLE), THREADS).unwrap();
         let mut batch = Batch::default();
         while reader.next(&mut batch).unwrap() {
             model.train(&batch, learning_rate);

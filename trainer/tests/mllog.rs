@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod mllog_rules;
+mod python_support;
 mod run_support;
 
 use headlong::config::Config;

@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod mllog_rules;
+mod python_support;
 mod run_support;
 
 use headlong::preset::TERABYTE_40M_CARDINALITIES;

@@ -9,7 +9,7 @@ mod stepwise;
 use headlong::config::{Config, Interaction, ModelConfig, TableRows};
 use headlong_device::Stream;
 use headlong_device::cuda::testing::stream as cuda_stream;
-use headlong_reader::{Batch, Jagged, Position};
+use headlong_reader::{Batch, Jagged};
 use pytorch_data::{BATCH, ROWS, STEPS, Tensors, load, within};
 use stepwise::{Rates, Trainer};
 
@@ -62,7 +62,7 @@ fn batch(inputs: &Tensors, step: usize) -> Batch {
         labels: narrow("labels"),
         dense: narrow("dense"),
         sparse: (0..ROWS.len()).map(bags).collect(),
-        position: Position::default(),
+        ..Batch::default()
     }
 }
 

@@ -25,6 +25,7 @@ const LONG_TESTS: &[LongTest] = &[
     LongTest { package: "headlong", file: "cuda_epoch", name: "soak_cuda_epoch" },
     LongTest { package: "headlong", file: "planted", name: "soak_planted_truth_at_terabyte_shape" },
     LongTest { package: "headlong", file: "evaluation", name: "soak_evaluation_cost" },
+    LongTest { package: "headlong", file: "evaluation", name: "soak_eval_ranks_cost" },
 ];
 
 /// Runs the long tests whose names hold `only`, all of them without it, and keeps their output as `benches/results/soak-DATE.log`.

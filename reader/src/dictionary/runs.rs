@@ -18,7 +18,7 @@ use crate::aside::write_file_aside;
 use crate::error::{ReaderError, Result};
 
 const MAGIC: &[u8; 8] = b"HLCOUNT1";
-const ENTRY_BYTES: u64 = 16;
+pub(crate) const ENTRY_BYTES: u64 = 16;
 /// The most runs merged at once: each needs an open file and a buffer.
 pub(crate) const MAX_MERGED_RUNS: usize = 64;
 /// Bytes read of a run at a time.

@@ -80,6 +80,11 @@ impl Default for DiskOptions {
 }
 
 impl DiskOptions {
+    /// Bytes that a stream of blocks holds at most.
+    pub fn most_bytes(&self) -> u64 {
+        ((self.depth + QUEUED) * self.block_bytes) as u64
+    }
+
     fn check(&self) -> Result<()> {
         let sound = self.depth > 0 && self.block_bytes > 0 && self.block_bytes.is_multiple_of(ALIGNMENT);
         if sound && self.block_bytes <= 1 << 30 {
@@ -170,6 +175,7 @@ impl Drop for Block {
 pub struct DiskBlocks {
     description: String,
     blocks: Receiver<Result<Block>>,
+    bytes_read: u64,
     finished: bool,
     stop: Arc<AtomicBool>,
     _threads: OwnedThreads,
@@ -205,7 +211,15 @@ impl DiskBlocks {
         // The thread ends without a word after the last block, and says so before any other end.
         let block = self.blocks.recv().ok().transpose();
         self.finished = !matches!(block, Ok(Some(_)));
+        if let Ok(Some(block)) = &block {
+            self.bytes_read += block.range.end.next_multiple_of(ALIGNMENT) as u64;
+        }
         block
+    }
+
+    /// Bytes of the blocks so far, and of the pages around them that were read with them.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read
     }
 
     /// How it is read, and why not better: for the user.
@@ -295,7 +309,7 @@ impl DiskFiles {
         };
         let mut threads = OwnedThreads::default();
         threads.spawn("reader-disk".to_owned(), move || pump.run())?;
-        Ok(DiskBlocks { description, blocks, finished: false, stop, _threads: threads })
+        Ok(DiskBlocks { description, blocks, bytes_read: 0, finished: false, stop, _threads: threads })
     }
 }
 

@@ -93,7 +93,7 @@ fn slices_of_all_ranks_are_the_batches() {
         let whole = read(&source, options(order, 100), &Position::default());
         let ranks: Vec<_> = (0..3)
             .map(|index| {
-                let slice = Slice { index, of: 3 };
+                let slice = Slice::one_of(index, 3);
                 read(&source, FormatOptions { slice, ..options(order, 100) }, &Position::default())
             })
             .collect();
@@ -102,6 +102,28 @@ fn slices_of_all_ranks_are_the_batches() {
             assert_eq!(parts, *numbers);
             assert!(ranks.iter().all(|rank| rank[index].1 == *position));
         }
+    }
+}
+
+#[test]
+fn a_slice_is_all_that_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = source(folder.path(), 3000);
+    let bytes = |slice: Slice| {
+        let options = FormatOptions { slice, ..options(Order::Batches { seed: 3 }, 1000) };
+        let mut reader = FormatReader::open(Arc::clone(&source), options, &Position::default()).unwrap();
+        let mut batch = Batch::default();
+        while reader.next(&mut batch).unwrap() {
+            assert_eq!(batch.share_of, (slice.of > 1).then_some(1000));
+        }
+        reader.progress().bytes_read
+    };
+    let whole = bytes(Slice::WHOLE);
+    assert!((960_000..1_010_000).contains(&whole), "two epochs of 3,000 records of 160 bytes: {whole}");
+    for index in 0..4 {
+        // Of each batch, two pages at most are shared.
+        let part = bytes(Slice::one_of(index, 4));
+        assert!((240_000..whole / 4 + 6 * 2 * 4096).contains(&part), "slice {index}: {part} of {whole}");
     }
 }
 

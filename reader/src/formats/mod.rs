@@ -67,6 +67,11 @@ pub trait SampleStream: Send {
 
     /// How the disk is read, for the user.
     fn description(&self) -> String;
+
+    /// Bytes that the disk was asked for so far; 0 where that is not counted.
+    fn bytes_read(&self) -> u64 {
+        0
+    }
 }
 
 /// Ranges of samples, cut at the borders of parts (files, shards, blocks): which part, and its samples. `starts` are the samples before

@@ -54,6 +54,28 @@ fn two_files(folder: &Path) -> (Vec<PathBuf>, String) {
 }
 
 #[test]
+fn what_it_takes_is_estimated_from_above_and_progress_reaches_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, _) = two_files(folder.path());
+    for options in [MakeOptions::default(), spilling(rule(3, Some(20)))] {
+        let MakeEstimate { rows, disk_bytes } = estimate(&files, &options).unwrap();
+        assert!((5_400..6_600).contains(&rows), "{rows} of 6,000 rows");
+        let out = tempfile::tempdir().unwrap();
+        let (mut most, mut last) = (0, MakeProgress::default());
+        let mut look = |at: &MakeProgress| {
+            let runs = fs::read_dir(out.path().join("counting")).unwrap();
+            most = most.max(runs.map(|run| run.unwrap().metadata().unwrap().len()).sum::<u64>());
+            assert!(at.call_bytes_read >= last.call_bytes_read && at.call_bytes_read <= at.call_bytes);
+            last = at.clone();
+        };
+        make_dictionary(&files, out.path(), &options, &Pool::new(2), &mut look).unwrap();
+        assert!(most <= disk_bytes, "{most} bytes on disk, estimated {disk_bytes}");
+        assert_eq!(last.call_bytes_read, last.call_bytes);
+        assert_eq!(last.call_bytes, files.iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>());
+    }
+}
+
+#[test]
 fn dictionaries_are_those_of_a_map_however_the_counting_is_cut() {
     let folder = tempfile::tempdir().unwrap();
     let (files, text) = two_files(folder.path());

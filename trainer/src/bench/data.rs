@@ -2,7 +2,7 @@
 
 use super::shapes::{NUM_DENSE, Shape};
 use headlong_device::rng::CounterRng;
-use headlong_reader::{Batch, Jagged, Position};
+use headlong_reader::{Batch, Jagged};
 
 /// Exponent of the distribution of ids.
 pub const ZIPF_EXPONENT: f64 = 1.05;
@@ -138,7 +138,7 @@ pub fn make_batches(shape: &Shape, batch_size: usize, num_batches: usize, seed: 
             offsets: (0..=batch_size).map(|sample| (sample * hotness) as u32).collect(),
         };
         let sparse = ids.iter().map(bags).collect();
-        Batch { num_samples: batch_size, labels, dense, sparse, position: Position::default() }
+        Batch { num_samples: batch_size, labels, dense, sparse, ..Batch::default() }
     };
     (0..num_batches).map(one_batch).collect()
 }

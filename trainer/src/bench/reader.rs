@@ -6,13 +6,15 @@ use crate::bench::sample::Block;
 use crate::cli::JsonOutput;
 use crate::error::{Error, Result};
 use crate::output;
-use crate::report::{bytes, count};
+use crate::report::{bytes, count, peak_rss_bytes};
 use clap::Args;
 use headlong_reader::convert::{self, Described};
 use headlong_reader::disk::{DiskBlocks, DiskOptions, EngineChoice};
 use headlong_reader::formats::Format;
+use headlong_reader::io::TextFile;
 use headlong_reader::samples::Samples;
 use serde_json::json;
+use std::io::Read as _;
 use std::path::PathBuf;
 
 /// Arguments of `headlong bench reader`.
@@ -27,6 +29,9 @@ pub struct ReaderArguments {
     /// Read the bytes and look at none
     #[arg(long)]
     pub no_decode: bool,
+    /// Decompress text and look at none of it
+    #[arg(long, conflicts_with = "no_decode")]
+    pub decompress_only: bool,
     /// Reads in flight
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub depth: usize,
@@ -76,10 +81,13 @@ pub fn run(arguments: &ReaderArguments) -> Result<()> {
     let one =
         DiskOptions { block_bytes: 1 << 20, depth: 1, engine: EngineChoice::Threads, direct: options.direct };
     let plain = undecoded(&arguments.files, &one).map_err(failed)?;
-    let pass = match arguments.no_decode {
-        true => undecoded(&arguments.files, &options).map_err(failed)?,
-        false => decoded(arguments, &options).map_err(failed)?,
+    let pass = match (arguments.no_decode, arguments.decompress_only) {
+        (true, _) => undecoded(&arguments.files, &options).map_err(failed)?,
+        (_, true) => decompressed(&arguments.files).map_err(failed)?,
+        _ => decoded(arguments, &options).map_err(failed)?,
     };
+    // Blocks in flight, and those that wait: all that is held of the files, before it is decoded.
+    let (held_bytes, peak_rss_bytes) = (options.most_bytes(), peak_rss_bytes());
     let share = pass.bytes_per_second() / plain.bytes_per_second();
     let mut text = format!(
         "{} in {:.2} s: {}/s, {share:.2} × one plain direct read at a time ({}/s); {:.2} cores\n{}",
@@ -90,7 +98,12 @@ pub fn run(arguments: &ReaderArguments) -> Result<()> {
         pass.cores,
         pass.description
     );
-    if !arguments.no_decode {
+    text += &format!(
+        "\nmemory: {} at most for blocks, {} at the peak in all",
+        bytes(held_bytes),
+        bytes(peak_rss_bytes)
+    );
+    if pass.samples > 0 {
         let rate = pass.samples as f64 / pass.seconds;
         let per_core = pass.bytes_per_second() / pass.cores.max(f64::MIN_POSITIVE);
         text += &format!(
@@ -108,7 +121,9 @@ pub fn run(arguments: &ReaderArguments) -> Result<()> {
         "cores": pass.cores,
         "plain_bytes_per_s": plain.bytes_per_second(),
         "share_of_plain": share,
-        "decoded": !arguments.no_decode,
+        "decoded": pass.samples > 0,
+        "held_bytes": held_bytes,
+        "peak_rss_bytes": peak_rss_bytes,
         "description": pass.description,
     });
     output::answer(&arguments.json, &text, &document)
@@ -126,6 +141,21 @@ fn undecoded(files: &[PathBuf], options: &DiskOptions) -> headlong_reader::Resul
     }
     let sample = clock.stop(bytes as f64);
     Ok(Pass { bytes, samples: 0, seconds: sample.wall_s, cores: sample.cpu_s / sample.wall_s, description })
+}
+
+/// The text of the files, decompressed as it is for whoever parses it.
+fn decompressed(files: &[PathBuf]) -> headlong_reader::Result<Pass> {
+    let clock = Block::start();
+    let (mut stored, mut buffer) = (0, vec![0; 1 << 20]);
+    for path in files {
+        let mut file = TextFile::open(path)?;
+        stored += file.stored_bytes();
+        while file.read(&mut buffer).map_err(|source| file.name_error(source, 0, 0))? > 0 {}
+    }
+    let sample = clock.stop(stored as f64);
+    let cores = sample.cpu_s / sample.wall_s;
+    let description = "decompressed, in one thread".to_owned();
+    Ok(Pass { bytes: stored, samples: 0, seconds: sample.wall_s, cores, description })
 }
 
 fn decoded(arguments: &ReaderArguments, options: &DiskOptions) -> headlong_reader::Result<Pass> {

@@ -86,9 +86,10 @@ impl BatchSlot {
         self.num_samples_of_all.load(Ordering::Relaxed)
     }
 
-    /// Takes the shares of `incoming`.
+    /// Takes the shares of `incoming`, which is all ranks' batch or this rank's share of it; the latter not with `all_shares`.
     pub(super) fn take(&self, incoming: &Batch, share: &Share, all_shares: bool) {
-        self.num_samples_of_all.store(incoming.num_samples, Ordering::Relaxed);
+        let num_samples = incoming.share_of.unwrap_or(incoming.num_samples);
+        self.num_samples_of_all.store(num_samples, Ordering::Relaxed);
         self.copy(incoming, share, &mut self.batch.write().unwrap_or_else(PoisonError::into_inner));
         if all_shares {
             let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
@@ -115,6 +116,9 @@ impl BatchSlot {
 
     fn copy(&self, incoming: &Batch, share: &Share, batch: &mut Batch) {
         match self.purpose {
+            _ if incoming.share_of.is_some() => {
+                copy_share(incoming, std::iter::once(0..incoming.num_samples), batch)
+            }
             Purpose::Training => copy_share(incoming, share.in_step(incoming.num_samples), batch),
             Purpose::Evaluation => {
                 copy_share(incoming, std::iter::once(share.in_evaluation(incoming.num_samples)), batch);

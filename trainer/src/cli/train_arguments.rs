@@ -71,7 +71,7 @@ pub struct TrainArguments {
     /// Samples of one evaluation batch
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     pub eval_batch_size: Option<usize>,
-    /// Ranks that evaluate
+    /// Ranks that only evaluate, while the others train on
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     pub eval_ranks: Option<usize>,
 

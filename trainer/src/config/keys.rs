@@ -111,7 +111,7 @@ keys! {
     "run.algorithms": "file of measured algorithms for matrix products on a CUDA device; unset: the library's first proposal",
     "run.threads": "threads of this process over all its ranks; unset: one per core; changes no result",
     "run.ranks": "data-parallel ranks",
-    "run.eval_ranks": "ranks that evaluate; unset: all",
+    "run.eval_ranks": "ranks that evaluate alone, while the others train; unset: those that train evaluate",
     "run.hybrid": "rows replicated on every rank: \"off\", \"auto\" or \"rows=N\"",
     "run.schedule": "\"serial\", \"overlapped\" or \"captured\"; changes no result",
     "run.transport": "\"auto\", \"local\", \"shm\", \"tcp\", \"nccl\" or \"verbs\"",

@@ -309,7 +309,7 @@ pub struct RunConfig {
     pub threads: Option<usize>,
     /// Data-parallel ranks.
     pub ranks: usize,
-    /// Ranks that evaluate. Unset: all.
+    /// Ranks that evaluate alone, besides `ranks`, while these train. Unset: those that train evaluate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_ranks: Option<usize>,
     /// Which rows are replicated on every rank: `"off"`, `"auto"` or `"rows=N"`.

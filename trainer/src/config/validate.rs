@@ -213,6 +213,24 @@ impl Config {
         Ok(())
     }
 
+    /// Ranks of their own evaluate beside training: what makes training wait for them is a mistake.
+    fn validate_eval_ranks(&self) -> Result<()> {
+        let Some(count) = self.run.eval_ranks else { return Ok(()) };
+        at_least_one("run.eval_ranks", count)?;
+        let contradicts = |setting: &str, reason: &str| {
+            Err(Error::contradiction(format!("run.eval_ranks = {count}"), setting, reason))
+        };
+        let checkpoint = &self.checkpoint;
+        if !self.eval.asynchronous {
+            return contradicts("eval.asynchronous = false", "training does not wait for ranks of their own");
+        }
+        if checkpoint.dir.is_some() && checkpoint.save_every > 0 && checkpoint.keep_best {
+            let reason = "when the metrics are known, training has gone on: set checkpoint.keep_best = false";
+            return contradicts("checkpoint.keep_best = true", reason);
+        }
+        Ok(())
+    }
+
     /// Refuses to train without data: a forgotten flag must not end in a run on made-up rows.
     ///
     /// # Errors
@@ -302,6 +320,7 @@ impl Config {
         at_least_one("data.prefetch_batches", self.data.prefetch_batches)?;
         at_least_one("checkpoint.keep", self.checkpoint.keep)?;
         at_least_one("run.ranks", self.run.ranks)?;
+        self.validate_eval_ranks()?;
         at_least_one("run.threads", self.run.threads.unwrap_or(1))
     }
 }
@@ -315,11 +334,6 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
     let refuse = |refused: bool, setting: String, reason: &str| {
         if refused { Err(Error::unsupported(setting, format!("this build has {reason}"))) } else { Ok(()) }
     };
-    refuse(
-        run.eval_ranks.is_some_and(|count| count != run.ranks),
-        format!("run.eval_ranks = {}", run.eval_ranks.unwrap_or(0)),
-        "evaluation on all ranks alone",
-    )?;
     if run.device == DeviceChoice::Cuda {
         refuse_on_devices(config)?;
     }
@@ -354,6 +368,11 @@ fn refuse_on_devices(config: &Config) -> Result<()> {
             !matches!(comm.deduplicate, DeduplicateChoice::Auto | DeduplicateChoice::Rank),
             format!("comm.deduplicate = {}", quoted(&comm.deduplicate)),
             "\"rank\"",
+        ),
+        (
+            config.run.eval_ranks.is_some(),
+            format!("run.eval_ranks = {}", config.run.eval_ranks.unwrap_or(0)),
+            "evaluation on the ranks that train",
         ),
         (comm.ids == IdsChoice::Known, format!("comm.ids = {}", quoted(&comm.ids)), "\"exchange\""),
         (

@@ -37,7 +37,7 @@ pub(super) fn exchange(communicator: &Communicator, runs: &[Run]) -> Result<Vec<
 ///
 /// # Errors
 /// A rank that is gone.
-pub(super) fn add_up(communicator: &Communicator, mine: Tally) -> Result<Tally> {
+pub(crate) fn add_up(communicator: &Communicator, mine: Tally) -> Result<Tally> {
     let mut all = vec![0; TALLY_WORDS * communicator.num_ranks()];
     communicator.all_gather(&mine.to_words(), &mut all)?;
     let tallies = all.chunks(TALLY_WORDS).map(Tally::from_words);

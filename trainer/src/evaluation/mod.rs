@@ -11,5 +11,7 @@ pub mod scores;
 mod scoring;
 
 pub use auc::auc;
+pub(crate) use exchange::add_up;
 pub use scores::{Scores, Tally};
 pub use scoring::Scoring;
+pub(crate) use scoring::Worker;

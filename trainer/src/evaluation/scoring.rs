@@ -53,14 +53,14 @@ impl Scoring {
     /// A system that gives no thread.
     pub fn start(mut scores: Vec<Scores>, others: Option<Arc<Communicator>>) -> Result<Self> {
         let work = match others {
-            None => Work::All(Worker::start(move || {
+            None => Work::All(Worker::start("scoring", move || {
                 let (first, rest) = scores.split_first_mut().expect("a process has a rank");
                 rest.iter().for_each(|other| first.absorb(other));
                 (first.tally(), scores)
             })?),
             Some(communicator) => Work::Sort(
                 Link(communicator),
-                Worker::start(move || {
+                Worker::start("scoring", move || {
                     let (runs, rest) = scores[0].runs();
                     (runs, rest, scores)
                 })?,
@@ -79,7 +79,7 @@ impl Scoring {
         let (runs, rest, memory) = worker.result();
         let received = exchange(&link.0, &runs).map_err(exchange_failed("the scores"))?;
         self.memory = memory;
-        let merging = Worker::start(move || merge(received).and_above(rest))?;
+        let merging = Worker::start("scoring", move || merge(received).and_above(rest))?;
         self.work = Work::Merge(link.clone(), merging);
         Ok(())
     }
@@ -107,19 +107,22 @@ impl Scoring {
 
 /// A thread and its result.
 #[derive(Debug)]
-struct Worker<T>(Option<JoinHandle<T>>);
+pub(crate) struct Worker<T>(Option<JoinHandle<T>>);
 
 impl<T: Send + 'static> Worker<T> {
-    fn start(work: impl FnOnce() -> T + Send + 'static) -> Result<Self> {
-        let started = thread::Builder::new().name("scoring".to_owned()).spawn(work);
-        started.map(|thread| Self(Some(thread))).map_err(|error| failed("no thread for scoring", error))
+    /// Starts a thread of this name.
+    pub(crate) fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<Self> {
+        let started = thread::Builder::new().name(name.to_owned()).spawn(work);
+        started
+            .map(|thread| Self(Some(thread)))
+            .map_err(|error| failed(&format!("the system gives no thread for {name}"), error))
     }
 
     /// Waits for the result; a panic goes on here.
     ///
     /// # Panics
     /// When it is asked for twice.
-    fn result(&mut self) -> T {
+    pub(crate) fn result(&mut self) -> T {
         let thread = self.0.take().expect("the result is asked for once");
         thread.join().unwrap_or_else(|panic| resume_unwind(panic))
     }

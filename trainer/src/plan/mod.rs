@@ -6,6 +6,7 @@
 
 mod cost;
 mod device;
+pub mod evaluation;
 pub mod hybrid;
 mod memory;
 pub mod text;
@@ -250,6 +251,22 @@ impl Plan {
             _ => (self.bytes_per_rank * config.run.ranks as u64, self.available_bytes),
         };
         Err(Error::DoesNotFit { needed_bytes, available_bytes, help })
+    }
+}
+
+impl Plan {
+    /// Refuses ranks that evaluate, as `others` plans them, where they do not fit beside those that train.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`].
+    pub fn check_beside(&self, others: &Self) -> Result<()> {
+        let (available_bytes, [mine, theirs]) =
+            (self.available_bytes, [self, others].map(|plan| plan.bytes_per_rank * plan.ranks as u64));
+        if mine + theirs <= available_bytes {
+            return Ok(());
+        }
+        let help = "ranks that evaluate hold the model once more: leave --eval-ranks away".to_owned();
+        Err(Error::DoesNotFit { needed_bytes: mine + theirs, available_bytes, help })
     }
 }
 

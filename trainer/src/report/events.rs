@@ -129,6 +129,9 @@ pub struct Done {
     /// What a training step sent between ranks, where there are several.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exchange_bytes_per_step: Option<ExchangeBytes>,
+    /// Bytes that this process has asked the disk for, of training data that is read at random: a process of several reads its slice alone.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub data_bytes_read: Option<u64>,
     /// Share of the time from the first step on in which training stood still for evaluations, 0 to 1.
     #[serde(default)]
     pub eval_share: f64,

@@ -72,6 +72,7 @@ fn run(reporter: &mut Reporter) {
         peak_rss_bytes: 5,
         exchange_bytes_per_step: None,
         weights_digest: "00ff".into(),
+        data_bytes_read: None,
         eval_share: 0.25,
         eval_step: Some(100),
         last_eval: None,

@@ -1,16 +1,18 @@
 //! Evaluations of a session: forward passes at one step's weights, scores worked on while training goes on, metrics when asked for.
 
+use super::eval_ranks::{Away, EvalRanks};
 use super::{Session, predict_all_with};
 use crate::error::Result;
-use crate::evaluation::{Scores, Scoring};
+use crate::evaluation::Scoring;
 use crate::metrics::EvalMetrics;
 use headlong_reader::SkipReport;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a session knows of its evaluations.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Evaluations {
+    /// Those that evaluate, where these are not the ranks that train.
+    ranks: Option<EvalRanks>,
     pending: Option<Pending>,
     /// Bad lines that the last one skipped.
     pub(super) skipped: SkipReport,
@@ -18,13 +20,20 @@ pub(super) struct Evaluations {
     pub(super) held: Duration,
 }
 
-/// An evaluation whose scores are being worked on.
-#[derive(Debug)]
+/// An evaluation whose metrics are not known.
 struct Pending {
     step: u64,
     samples: u64,
     held: Duration,
-    scoring: Scoring,
+    work: Work,
+}
+
+/// Where an evaluation is.
+enum Work {
+    /// Its scores are being worked on in this process.
+    Scoring(Scoring),
+    /// Ranks of their own have it.
+    Away(Away),
 }
 
 /// An evaluation whose metrics are known.
@@ -66,16 +75,25 @@ impl Session {
         let Some(valid) = &self.data.valid else { return Ok(()) };
         let started = Instant::now();
         let ids = self.ids_now()?;
-        let mut reader = valid.reader(&ids)?;
-        self.evaluations.skipped = predict_all_with(&mut *reader, &mut |batch| self.crew.evaluate(batch))?;
-        let engines = (0..self.crew.len()).map(|rank| self.crew.engine(rank).take_scores());
-        let scores: Vec<Scores> = engines.collect();
-        let others = self.crew.has_remote_ranks();
-        let others = others.then(|| Arc::clone(&self.crew.first().model().communicator));
-        let scoring = Scoring::start(scores, others)?;
+        let work = match &mut self.evaluations.ranks {
+            Some(ranks) => Work::Away(ranks.begin(&self.crew, valid, ids, self.step)?),
+            None => {
+                let mut reader = valid.reader(&ids)?;
+                self.evaluations.skipped =
+                    predict_all_with(&mut *reader, &mut |batch| self.crew.evaluate(batch))?;
+                let engines = (0..self.crew.len()).map(|rank| self.crew.engine(rank).take_scores());
+                Work::Scoring(Scoring::start(engines.collect(), self.crew.link())?)
+            }
+        };
         let held = self.add_held(started);
-        self.evaluations.pending = Some(Pending { step: self.step, samples: self.samples, held, scoring });
+        self.evaluations.pending = Some(Pending { step: self.step, samples: self.samples, held, work });
         Ok(())
+    }
+
+    /// Leaves evaluations to ranks of their own from now on: training waits for nothing but the snapshot. All ranks call it before the
+    /// first step.
+    pub fn evaluate_on(&mut self, ranks: EvalRanks) {
+        self.evaluations.ranks = Some(ranks);
     }
 
     /// Whether there is anything to evaluate on.
@@ -95,8 +113,9 @@ impl Session {
     /// A rank that is gone.
     pub fn exchange_scores(&mut self) -> Result<()> {
         let Some(pending) = &mut self.evaluations.pending else { return Ok(()) };
+        let Work::Scoring(scoring) = &mut pending.work else { return Ok(()) };
         let started = Instant::now();
-        pending.scoring.exchange()?;
+        scoring.exchange()?;
         pending.held += started.elapsed();
         self.add_held(started);
         Ok(())
@@ -106,16 +125,13 @@ impl Session {
     /// steps.
     ///
     /// # Errors
-    /// A rank that is gone.
+    /// A rank that is gone; what has failed on ranks of their own, with its step.
     pub fn finish_evaluation(&mut self) -> Result<Option<Evaluated>> {
-        let Some(Pending { step, samples, held, scoring }) = self.evaluations.pending.take() else {
+        let Some(Pending { step, samples, held, work }) = self.evaluations.pending.take() else {
             return Ok(None);
         };
         let started = Instant::now();
-        let (metrics, memory) = scoring.finish()?;
-        for (rank, scores) in memory.into_iter().enumerate() {
-            self.crew.engine(rank).reuse_scores(scores);
-        }
+        let metrics = self.metrics_of(work)?;
         self.memory.last_eval_step = Some(step);
         self.memory.best_auc = match (self.memory.best_auc, metrics.auc) {
             (Some(best), Some(auc)) => Some(best.max(auc)),
@@ -124,6 +140,24 @@ impl Session {
         self.last_metrics = Some(metrics);
         let held = held + self.add_held(started);
         Ok(Some(Evaluated { step, samples, metrics, held }))
+    }
+
+    fn metrics_of(&mut self, work: Work) -> Result<EvalMetrics> {
+        match (work, &mut self.evaluations.ranks) {
+            (Work::Away(away), Some(ranks)) => {
+                let (metrics, skipped) = ranks.finish(away)?;
+                self.evaluations.skipped = skipped;
+                Ok(metrics)
+            }
+            (Work::Away(_), None) => unreachable!("the ranks that evaluate stay"),
+            (Work::Scoring(scoring), _) => {
+                let (metrics, memory) = scoring.finish()?;
+                for (rank, scores) in memory.into_iter().enumerate() {
+                    self.crew.engine(rank).reuse_scores(scores);
+                }
+                Ok(metrics)
+            }
+        }
     }
 
     fn add_held(&mut self, started: Instant) -> Duration {

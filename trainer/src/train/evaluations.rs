@@ -9,6 +9,8 @@
 //!             passes    (between processes)
 //!                                 metrics are known, the run stops where they reach the target
 //! ```
+//!
+//! Ranks of their own (`--eval-ranks`) have the whole time to the next evaluation: their metrics are looked at right before it.
 
 use super::Run;
 use crate::error::Result;
@@ -34,25 +36,30 @@ impl Run<'_> {
                 _ => {}
             }
         }
-        if step.is_multiple_of(every) {
+        if !self.is_target_reached(step) && step.is_multiple_of(every) {
             self.begin_evaluation()?;
             if known_after == 0 {
                 self.conclude_evaluation()?;
             }
         }
-        Ok(self.session.memory().reached.is_some_and(|(due, auc)| step >= due && self.reaches_target(auc)))
+        Ok(self.is_target_reached(step))
     }
 
     /// At the end of the data: evaluates the last weights, where that has not been done. True where the target is reached.
     pub(super) fn evaluate_last(&mut self) -> Result<bool> {
         self.conclude_evaluation()?;
-        let reached =
-            |run: &Self| run.session.memory().reached.is_some_and(|(_, auc)| run.reaches_target(auc));
-        if !reached(self) && self.session.memory().last_eval_step != Some(self.session.steps()) {
+        if !self.is_target_reached(u64::MAX)
+            && self.session.memory().last_eval_step != Some(self.session.steps())
+        {
             self.begin_evaluation()?;
             self.conclude_evaluation()?;
         }
-        Ok(reached(self))
+        Ok(self.is_target_reached(u64::MAX))
+    }
+
+    /// Whether an evaluation has reached the target for which the run stops at `step` or before.
+    fn is_target_reached(&self, step: u64) -> bool {
+        self.session.memory().reached.is_some_and(|(due, auc)| step >= due && self.reaches_target(auc))
     }
 
     /// None where every evaluation is waited for: because that was asked for, or because the best checkpoint is kept, which can only be
@@ -60,7 +67,11 @@ impl Run<'_> {
     fn known_after(&self, every: u64) -> u64 {
         let checkpoint = &self.config.checkpoint;
         let may_be_best = checkpoint.dir.is_some() && checkpoint.save_every > 0 && checkpoint.keep_best;
-        if may_be_best || !self.config.eval.asynchronous { 0 } else { known_after(every) }
+        match self.config.run.eval_ranks {
+            Some(_) => every,
+            None if may_be_best || !self.config.eval.asynchronous => 0,
+            None => known_after(every),
+        }
     }
 
     fn reaches_target(&self, auc: f64) -> bool {

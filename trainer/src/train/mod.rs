@@ -21,7 +21,7 @@ use crate::mllog::MlLog;
 use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::report::{self, At, Done, Reporter};
-use crate::session::{Session, Start, open_directory};
+use crate::session::{EvalRanks, Session, Start, check_eval_ranks, open_directory};
 use crate::signals::StopRequest;
 use crate::trace::Record;
 use headlong_embedding::Registry;
@@ -155,11 +155,13 @@ fn open_session(
     placement: Placement,
     resumed: Option<&Checkpoint>,
 ) -> Result<Session> {
-    let threads = job.config.run.threads.unwrap_or_else(crate::machine::cores);
     let config = &job.config.clone();
+    let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
+    check_eval_ranks(config, &prepared.table_rows, !prepared.valid.is_empty())?;
     let data = prepared.session_data(config, threads)?;
+    let threads = Threads::of(job, threads);
     let crew = CrewOptions {
-        threads,
+        threads: threads.of_training,
         partition: Some(Arc::clone(&placement.partition)),
         communicators: job.take_communicator().map(|rank| vec![rank]),
         registry: &Registry::default(),
@@ -176,7 +178,30 @@ fn open_session(
         (None, Some(checkpoint)) => Start::WeightsOf(checkpoint),
         (None, None) => Start::Fresh,
     };
-    Session::open(config, crew, data, &start)
+    let leads = crew.leads();
+    let mut session = Session::open(config, crew, data, &start)?;
+    if let Some(count) = config.run.eval_ranks {
+        let size = (count, threads.of_eval_rank);
+        session.evaluate_on(EvalRanks::build(config, &prepared.table_rows, size, leads)?);
+    }
+    Ok(session)
+}
+
+/// How the threads of this process are shared out: ranks that evaluate have as many as ranks that train.
+struct Threads {
+    of_training: usize,
+    of_eval_rank: usize,
+}
+
+impl Threads {
+    fn of(job: &Job, threads: usize) -> Self {
+        let run = &job.config.run;
+        let training = if job.is_alone() { run.ranks } else { 1 };
+        let evaluating = run.eval_ranks.filter(|_| job.leads()).unwrap_or(0);
+        let of_rank = (threads / (training + evaluating)).max(1);
+        let of_training = if evaluating == 0 { threads } else { of_rank * training };
+        Self { of_training, of_eval_rank: of_rank }
+    }
 }
 
 fn announce(
@@ -425,6 +450,7 @@ impl Run<'_> {
             peak_rss_bytes: report::peak_rss_bytes(),
             weights_digest: self.session.weights_digest()?,
             exchange_bytes_per_step: self.session.crew().sent_per_step()?,
+            data_bytes_read: Some(self.session.reader().progress().bytes_read).filter(|&bytes| bytes > 0),
             eval_share: self.meter.eval_share(&self.session),
             eval_step: self.session.memory().last_eval_step,
             last_eval: self.meter.last_eval(),

@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::placement::Placement;
 use crate::plan::{Facts, Plan};
 use crate::report::{DataSummary, Reporter, count};
-use crate::session::SessionData;
+use crate::session::{SessionData, config_of_eval_ranks};
 use crate::statistics;
 use headlong_comm::Topology;
 use headlong_device::pool::Pool;
@@ -166,6 +166,10 @@ impl Prepared {
         let plan = Plan::new(config, &facts);
         reporter.result(&format!("plan of {origin}\n{}", plan.to_text()));
         plan.check(config)?;
+        if let Some(count) = config.run.eval_ranks {
+            let facts = Facts { split: None, ..facts };
+            plan.check_beside(&Plan::new(&config_of_eval_ranks(config, count), &facts))?;
+        }
         Ok(plan)
     }
 

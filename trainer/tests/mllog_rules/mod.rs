@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+use crate::python_support::python;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -136,14 +137,10 @@ fn out_of_order(lines: &[Value]) -> Vec<String> {
     found
 }
 
-/// The published checker, where `pip install mlperf-logging` has put it for the `python3` of the path.
+/// The published checker, where a Python has it (`pip install mlperf-logging`).
 pub fn published_checker(log: &Path, ruleset: &str) {
-    let has = Command::new("python3").args(["-c", "import mlperf_logging"]).output();
-    if !has.is_ok_and(|output| output.status.success()) {
-        println!("skipped: python3 has no mlperf_logging (pip install mlperf-logging)");
-        return;
-    }
-    let mut checker = Command::new("python3");
+    let Some(python) = python(&["mlperf_logging"]) else { return };
+    let mut checker = Command::new(python);
     checker.args(["-m", "mlperf_logging.compliance_checker", "--usage", "training", "--ruleset", ruleset]);
     // Its own log goes beside ours, not into the folder of the tests.
     let output = checker

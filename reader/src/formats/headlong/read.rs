@@ -263,6 +263,10 @@ impl SampleStream for HeadlongStream {
     fn description(&self) -> String {
         self.blocks.description().to_owned()
     }
+
+    fn bytes_read(&self) -> u64 {
+        self.blocks.bytes_read()
+    }
 }
 
 /// Takes a block apart after checking it.

@@ -249,4 +249,8 @@ impl SampleStream for RecordStream {
     fn description(&self) -> String {
         self.lanes.first().map_or_else(String::new, |lane| lane.blocks.description().to_owned())
     }
+
+    fn bytes_read(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.blocks.bytes_read()).sum()
+    }
 }

@@ -11,6 +11,7 @@ use crate::share::{Share, copy_share};
 use crate::train::Prepared;
 use headlong_embedding::hybrid::traffic::IdSource;
 use headlong_embedding::hybrid::{Partition, Place};
+use headlong_reader::order::Slice;
 use headlong_reader::{Batch, Position, Reader as _};
 use std::collections::HashSet;
 
@@ -36,7 +37,8 @@ pub fn count(
 ) -> Result<Counted> {
     let split = placement.split.as_ref().ok_or_else(too_few_ranks)?;
     let ids = prepared.id_mapper(config)?;
-    let mut reader = open_training(config, &prepared.train, ids, &Position::default(), threads)?;
+    let mut reader =
+        open_training(config, &prepared.train, ids, (&Position::default(), Slice::WHOLE), threads)?;
     let (ranks, tables) = (config.run.ranks, split.tables.len());
     let dims: Vec<usize> = split.tables.iter().map(|table| table.dim).collect();
     let merges = config.comm.deduplicate != DeduplicateChoice::Off;

@@ -1,0 +1,78 @@
+//! How many ranks of their own hide an evaluation behind training.
+
+use super::samples_per_step;
+use crate::config::{Config, EvalEvery};
+
+/// Arithmetic of a training step over that of its forward pass: the backward pass has two products for each of the forward pass.
+const STEP_OVER_FORWARD: u64 = 3;
+
+/// The fewest ranks of their own that have evaluated `eval_rows` samples before the next evaluation begins, on ranks as fast as those
+/// that train; none where there is one evaluation alone, at the end, or nothing is known of an epoch.
+///
+/// An evaluation of E samples takes N ranks the time of E / N forward passes. Between two evaluations, R ranks train on I samples in the
+/// time of 3 I / R forward passes. So N is R E / 3 I, rounded up.
+pub fn hiding_eval_ranks(config: &Config, eval_rows: u64, data_rows: Option<u64>) -> Option<u64> {
+    let between = match config.eval.every {
+        EvalEvery::Steps(0) => return None,
+        EvalEvery::Steps(steps) => steps * samples_per_step(config),
+        EvalEvery::EpochFraction(fraction) => (data_rows? as f64 * fraction) as u64,
+    };
+    let forward_passes = config.run.ranks as u64 * eval_rows;
+    Some(forward_passes.div_ceil(STEP_OVER_FORWARD * between.max(1)).max(1))
+}
+
+/// The same in words; empty where nothing is known.
+pub fn note(config: &Config, eval_rows: Option<u64>, data_rows: Option<u64>) -> String {
+    match eval_rows.and_then(|rows| hiding_eval_ranks(config, rows, data_rows)) {
+        Some(1) => {
+            "evaluation: 1 rank of its own would hide it behind training (--eval-ranks 1)\n".to_owned()
+        }
+        Some(ranks) => {
+            format!(
+                "evaluation: {ranks} ranks of their own would hide it behind training (--eval-ranks {ranks})\n"
+            )
+        }
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preset::preset;
+
+    /// The slow, obvious way: ranks are added until an evaluation takes no longer than the training between two.
+    fn tried(ranks: u64, eval_rows: u64, between: u64) -> u64 {
+        let hides = |count: &u64| eval_rows * ranks <= 3 * between * count;
+        (1..).find(hides).expect("enough ranks hide everything")
+    }
+
+    #[test]
+    fn as_many_ranks_as_trying_finds() {
+        let mut config = preset("tiny").unwrap();
+        config.train.batch_size = 100;
+        for (ranks, steps, eval_rows) in
+            [(1, 10, 300), (1, 10, 3_000), (1, 10, 3_001), (8, 20, 89_137), (2, 1, 0)]
+        {
+            (config.run.ranks, config.eval.every) = (ranks, EvalEvery::Steps(steps));
+            let found = hiding_eval_ranks(&config, eval_rows, None);
+            assert_eq!(
+                found,
+                Some(tried(ranks as u64, eval_rows, steps * 100)),
+                "{ranks} {steps} {eval_rows}"
+            );
+        }
+    }
+
+    #[test]
+    fn parts_of_an_epoch_need_its_rows() {
+        let mut config = preset("tiny").unwrap();
+        config.eval.every = EvalEvery::EpochFraction(0.05);
+        // Criteo's Terabyte: 4,195,197,692 samples, and 89,137,319 to evaluate, on 64 ranks.
+        config.run.ranks = 64;
+        assert_eq!(hiding_eval_ranks(&config, 89_137_319, Some(4_195_197_692)), Some(10));
+        assert_eq!(note(&config, Some(89_137_319), None), "");
+        config.eval.every = EvalEvery::Steps(0);
+        assert_eq!(hiding_eval_ranks(&config, 1, Some(1)), None);
+    }
+}
