@@ -1,6 +1,7 @@
 //! One rank's end.
 
-use crate::config::Config;
+use crate::config::{Config, Feature};
+use crate::demand;
 use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::library::Library;
@@ -61,7 +62,8 @@ impl Comm {
     ///
     /// # Errors
     /// [`Error::Call`] with NCCL's words; [`Error::Timeout`] where ranks are missing at the deadline;
-    /// [`Error::Unsupported`] where the library is too old for a setting.
+    /// [`Error::Unsupported`] where the library is too old for a setting; [`Error::Unavailable`] where NCCL has come together
+    /// without what the settings require.
     ///
     /// # Panics
     /// When `rank` is not below `num_ranks`.
@@ -104,7 +106,24 @@ impl Comm {
             Some(place) => place,
             None => comm.place().map(|(rank, num_ranks, _)| (rank, num_ranks))?,
         };
+        comm.meet_demands()?;
         Ok(comm)
+    }
+
+    /// Whether NCCL has what is required of this communicator, as far as it tells.
+    fn meet_demands(&self) -> Result<()> {
+        const FUNCTION: &str = "ncclCommQueryProperties";
+        let is_required = self.shared.config.nvls == Feature::Require;
+        let Some(query) = self.library().functions.comm_query_properties.filter(|_| is_required) else {
+            return Ok(());
+        };
+        let mut properties = sys::Properties::new();
+        // SAFETY: the communicator is alive; the properties are, and have room for those of later libraries.
+        self.turn(FUNCTION)?.call(FUNCTION, |comm| unsafe { query(comm, &mut properties) })?;
+        match properties.multimem {
+            0 => Err(demand::no_nvls(self.library().version())),
+            _ => Ok(()),
+        }
     }
 
     /// Parts: ranks of one `color` become a communicator of their own, numbered by `key`, and by their rank here among equal

@@ -13,8 +13,9 @@ pub enum Feature {
     /// As NCCL and its environment decide.
     #[default]
     Auto,
-    /// The communicator is only made where NCCL takes the demand. Whether an operation then uses the feature, NCCL does
-    /// not tell: `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING` do.
+    /// The communicator is only made where NCCL takes the demand and the feature is there, as far as that can be told:
+    /// [`Config::check`] says how. Whether an operation then uses it, NCCL does not tell: `NCCL_DEBUG=INFO` and
+    /// `NCCL_DEBUG_SUBSYS=TUNING` do.
     Require,
 }
 
@@ -62,7 +63,12 @@ impl Config {
         if let Some(on) = asked(self.collnet, library, COLLNET_SINCE, ["CollNet", "NCCL_COLLNET_ENABLE"])? {
             raw.collnet_enable = i32::from(on);
         }
-        if let Some(on) = asked(self.nvls, library, NVLS_SINCE, ["NVLS", "NCCL_NVLS_ENABLE"])? {
+        // Where it cannot be set, it is on by default, and the communicator is asked whether it is there.
+        let is_asked_later =
+            self.nvls == Feature::Require && library.functions.comm_query_properties.is_some();
+        if (library.version() >= NVLS_SINCE || !is_asked_later)
+            && let Some(on) = asked(self.nvls, library, NVLS_SINCE, ["NVLS", "NCCL_NVLS_ENABLE"])?
+        {
             raw.nvls_host_mode = if on { NVLS_ON } else { NVLS_OFF };
         }
         Ok(raw)

@@ -67,6 +67,16 @@ pub enum Error {
         /// What to do.
         advice: String,
     },
+    /// What is required is not there.
+    #[error("{what} is required, but {reason}: {advice}")]
+    Unavailable {
+        /// What is required.
+        what: &'static str,
+        /// What is missing, and who says so.
+        reason: String,
+        /// What to do.
+        advice: &'static str,
+    },
     /// What the caller gives does not fit; the communicator stays usable.
     #[error("{function}: {reason}")]
     Argument {

@@ -35,6 +35,7 @@
 
 mod communicator;
 mod config;
+mod demand;
 mod error;
 #[cfg(test)]
 mod fake;
@@ -48,6 +49,7 @@ mod sys;
 
 pub use communicator::{Comm, UniqueId};
 pub use config::{Config, Feature};
+pub use demand::collnet_plugin;
 pub use error::{Error, Result};
 pub use group::{Data, Group, Parts};
 pub use kinds::{DataType, ReduceOp, ScaledSum};

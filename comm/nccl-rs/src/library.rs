@@ -214,7 +214,7 @@ unsafe fn text_of(text: *const std::ffi::c_char) -> String {
 }
 
 /// Opens a shared library; the loader's words where it does not.
-fn open_shared(path: &Path) -> Result<*mut c_void, String> {
+pub(crate) fn open_shared(path: &Path) -> Result<*mut c_void, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero in the path".to_owned())?;
     // SAFETY: the name ends in a zero; the library's own initialisation is trusted as the library is.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };

@@ -76,7 +76,7 @@ impl Config {
         let (version, size) = *known.unwrap_or(&LAYOUTS[LAYOUTS.len() - 1]);
         Self {
             size,
-            magic: 0xcafe_beef,
+            magic: MAGIC,
             version,
             blocking: 0,
             cga_cluster_size: UNDEFINED,
@@ -104,6 +104,33 @@ impl Config {
         }
     }
 }
+
+/// `ncclCommProperties_t` as of 2.29.2, with room behind it for what later libraries add.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Properties {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    place: [c_int; 4],
+    device_api: u8,
+    /// Whether the communicator's devices can add up in NVSwitch.
+    pub(crate) multimem: u8,
+    gin: u8,
+    room: [u8; 221],
+}
+
+impl Properties {
+    /// To be filled in.
+    pub(crate) fn new() -> Self {
+        let size = offset_of!(Self, room).next_multiple_of(8);
+        let (magic, version) = (MAGIC, 22902);
+        Self { size, magic, version, place: [0; 4], device_api: 0, multimem: 0, gin: 0, room: [0; 221] }
+    }
+}
+
+/// By this NCCL knows that a struct of its interface was initialised.
+const MAGIC: c_uint = 0xcafe_beef;
 
 /// `symbol` as a function, or None where it is absent.
 macro_rules! resolve {
@@ -188,6 +215,7 @@ functions! {
     reduce = "ncclReduce"
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, root: c_int, comm: Comm, stream: Stream)
         -> Code;
+    comm_query_properties = "ncclCommQueryProperties" (comm: Comm, properties: *mut Properties) -> Code;
     red_op_create = "ncclRedOpCreatePreMulSum"
         (op: *mut c_int, scalar: *const c_void, kind: c_int, residence: c_int, comm: Comm) -> Code;
     red_op_destroy = "ncclRedOpDestroy" (op: c_int, comm: Comm) -> Code;
@@ -218,5 +246,15 @@ mod tests {
         assert_eq!(size_of_version(23007), (22800, 80));
         assert_eq!(size_of_version(23100), (23100, 120));
         assert_eq!(size_of_version(29901), (23100, 120));
+    }
+
+    #[test]
+    fn properties_lie_where_the_header_has_them() {
+        let offsets = [
+            offset_of!(Properties, place),
+            offset_of!(Properties, device_api),
+            offset_of!(Properties, multimem),
+        ];
+        assert_eq!((offsets, Properties::new().size), ([16, 32, 33], 40));
     }
 }

@@ -5,8 +5,8 @@
 use super::DeviceCollectives;
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
-use crate::options::NcclOptions;
-use crate::topology::Rank;
+use crate::options::{Feature, NcclOptions};
+use crate::topology::{Rank, Topology};
 use crate::transport::Transport;
 use headlong_device::Stream;
 use headlong_device::cuda::{self, CudaDevice, CudaStream, DevicePtr};
@@ -45,14 +45,19 @@ pub struct NcclCollectives {
 impl NcclCollectives {
     /// Comes together with all ranks: rank 0 makes NCCL's unique id and sends it to all.
     pub(super) fn attach(communicator: &Communicator, cuda: Result<&CudaStream, String>) -> Result<Self> {
-        let opened = cuda.and_then(|cuda| Ok((cuda, open(cuda.device())?)));
+        let options = communicator.options();
+        let NcclOptions { collnet, nvls } = options.nccl;
+        let config = Config { deadline: options.deadline, collnet, nvls, ..Config::default() };
+        let opened = cuda.and_then(|cuda| {
+            let library = open(cuda.device())?;
+            has_nodes_for(collnet, communicator.topology())?;
+            config.check(&library).map_err(|error| error.to_string())?;
+            Ok((cuda, library))
+        });
         communicator.agree("NCCL", &opened)?;
         let (cuda, library) = opened.map_err(|reason| CommError::Rendezvous { reason })?;
         let id = exchange_id(communicator, &library)?;
         let (rank, num_ranks) = (communicator.rank().0, communicator.num_ranks());
-        let options = communicator.options();
-        let NcclOptions { collnet, nvls } = options.nccl;
-        let config = Config { deadline: options.deadline, collnet, nvls, ..Config::default() };
         let comm = bind(cuda)
             .and_then(|()| Comm::init(&library, &id, rank, num_ranks, config).map_err(|e| e.to_string()));
         communicator.agree("NCCL", &comm)?;
@@ -245,6 +250,8 @@ pub struct Report {
     pub version: Version,
     /// What it can do beyond what every version can.
     pub capabilities: Capabilities,
+    /// Whether there is a plugin for sums in the network's switches (CollNet, SHARP); else what was looked at.
+    pub collnet: Result<(), String>,
 }
 
 /// Opens NCCL and asks what it is; it makes nothing.
@@ -256,7 +263,18 @@ pub fn report() -> Result<Report, String> {
     let search = found.map_or_else(Search::default, |path| Search::in_directories([path]));
     let library = Library::open(&search).map_err(|error| error.to_string())?;
     let (path, version) = (library.path().to_path_buf(), library.version());
-    Ok(Report { path, version, capabilities: library.capabilities() })
+    Ok(Report { path, version, capabilities: library.capabilities(), collnet: nccl_rs::collnet_plugin() })
+}
+
+/// Switches of the network add up between nodes: NCCL leaves them alone where there is one.
+fn has_nodes_for(collnet: Feature, topology: &Topology) -> Result<(), String> {
+    match collnet == Feature::Require && topology.num_nodes() < 2 {
+        true => {
+            Err("comm.nccl.collnet = \"require\": CollNet adds up between nodes, and all ranks are on one"
+                .to_owned())
+        }
+        false => Ok(()),
+    }
 }
 
 /// NCCL, of the kind that fits the device; else what is missing, and where it was looked for.

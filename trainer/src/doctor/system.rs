@@ -23,8 +23,13 @@ impl System {
         Self {
             root: "/".into(),
             environment: super::environment::read(),
-            nccl: nccl
-                .map(|nccl| format!("{}, {}: {}", nccl.version, nccl.path.display(), nccl.capabilities)),
+            nccl: nccl.map(|nccl| {
+                let collnet = match nccl.collnet {
+                    Ok(()) => "a plugin for SHARP".to_owned(),
+                    Err(reason) => format!("no SHARP: {reason}"),
+                };
+                format!("{}, {}: {}; {collnet}", nccl.version, nccl.path.display(), nccl.capabilities)
+            }),
             smi: super::gpu::ask_smi(),
             memfd: super::memory::try_memfd(),
         }

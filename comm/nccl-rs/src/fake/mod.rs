@@ -34,6 +34,8 @@ pub(super) struct Script {
     pub splits: Mutex<Vec<&'static Script>>,
     pub log: Mutex<Vec<String>>,
     pub settings: Mutex<Option<sys::Config>>,
+    /// The devices have NVLS.
+    pub has_nvls: AtomicBool,
 }
 
 pub(super) const FOREVER: i32 = i32::MAX;
@@ -53,6 +55,7 @@ impl Script {
             splits: Mutex::default(),
             log: Mutex::default(),
             settings: Mutex::default(),
+            has_nvls: AtomicBool::new(true),
         }))
     }
 
@@ -96,8 +99,10 @@ pub(super) fn library(number: c_int, has_later: bool) -> Arc<Library> {
             "ncclGetVersion" => match number {
                 21903 => version::<21903> as *mut c_void,
                 22809 => version::<22809> as *mut c_void,
+                22902 => version::<22902> as *mut c_void,
                 _ => version::<23100> as *mut c_void,
             },
+            "ncclCommQueryProperties" if number >= 22902 => properties as *mut c_void,
             _ => later(name).filter(|_| has_later).unwrap_or_else(|| always(name)),
         }
     };
@@ -245,6 +250,13 @@ extern "C" fn async_error(comm: sys::Comm, state: *mut Code) -> Code {
 
 extern "C" fn number_of<const NUMBER: c_int>(_: sys::Comm, number: *mut c_int) -> Code {
     version::<NUMBER>(number)
+}
+
+extern "C" fn properties(comm: sys::Comm, properties: *mut sys::Properties) -> Code {
+    script(comm).note("properties");
+    // SAFETY: NCCL's contract: properties that were initialised.
+    unsafe { (*properties).multimem = u8::from(script(comm).has_nvls.load(SeqCst)) };
+    Code::SUCCESS
 }
 
 extern "C" fn group_start() -> Code {

@@ -8,6 +8,7 @@ use crate::kinds::{DataType, ReduceOp};
 use crate::library::Capabilities;
 use crate::memory::Allocation;
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering::SeqCst;
 
 fn floats(count: usize) -> Data {
     Data { from: 1000, to: 2000, count, kind: DataType::F32, stream: null_mut() }
@@ -209,4 +210,30 @@ fn features_are_set_for_one_communicator_or_refused() {
     assert!(refused.contains("set NCCL_COLLNET_ENABLE=1 for the whole process"), "{refused}");
     let refused = settings(22809, Auto, Off).unwrap_err();
     assert!(refused.to_string().contains("NCCL 2.31.0 is needed; with this one set NCCL_NVLS_ENABLE=0"));
+    assert_eq!(settings(22902, Auto, Require), Ok((UNSET, UNSET)), "on by default, and asked after");
+    assert!(settings(22809, Auto, Require).is_err(), "neither to be set nor to be asked after");
+}
+
+#[test]
+fn a_communicator_without_the_nvls_that_is_required_is_refused_with_what_is_missing() {
+    for (number, nvls, is_there) in
+        [(22902, true, false), (23100, true, false), (23100, true, true), (23100, false, false)]
+    {
+        let script = Script::new();
+        script.has_nvls.store(is_there, SeqCst);
+        let nvls = if nvls { Feature::Require } else { Feature::Auto };
+        let made = script.init(&library(number, true), Config { nvls, ..quick(10_000) });
+        let is_required = nvls == Feature::Require;
+        assert_eq!(script.count("properties"), usize::from(is_required), "asked where it matters");
+        let expected = !is_required || is_there;
+        assert_eq!(made.is_ok(), expected, "{made:?}");
+        if let Err(error) = made {
+            let text = error.to_string();
+            assert!(
+                text.starts_with("NVLS is required, but NCCL 2.") && text.contains("multimemSupport is 0"),
+                "{text}"
+            );
+            assert_eq!(script.count("abort by the watchdog"), 1, "it is given back");
+        }
+    }
 }
