@@ -132,6 +132,32 @@ fn a_node_that_is_switched_off_is_named_on_all_ranks() {
 }
 
 #[test]
+fn a_card_that_breaks_while_no_device_works_is_named_on_all_ranks() {
+    if !has_devices(4) {
+        return;
+    }
+    let fabric = Fabric::rails(2, Weather::CALM, 2, 2);
+    let ends = on_rails(&fabric, &[2, 2], LONG, |communicator, stream| {
+        let collectives = communicator.attach_device(&stream).expect("attached");
+        communicator.barrier().expect("all is well so far");
+        if communicator.rank() == Rank(0) {
+            fabric.port_down(1, "fake1", 1);
+        }
+        let started = Instant::now();
+        let mut told = Ok(());
+        while told.is_ok() && started.elapsed() < LONG / 4 {
+            std::thread::sleep(Duration::from_millis(2));
+            // Nothing is enqueued, and the collectives are not asked.
+            told = communicator.check();
+        }
+        keep_for_peers(collectives);
+        told.expect_err("all hear of it").to_string()
+    });
+    assert!(ends.iter().all(|text| text == &ends[0]), "{ends:?}");
+    assert!(ends[0].contains("rank 3: ") && ends[0].contains("fake1: port 1 is down"), "{ends:?}");
+}
+
+#[test]
 fn a_rank_that_never_begins_an_exchange_is_named_at_the_deadline() {
     if !has_devices(4) {
         return;

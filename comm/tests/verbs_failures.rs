@@ -69,6 +69,38 @@ fn what_happens_on_the_way_is_named() {
     assert!(text.contains("fake0 port 1 (10.0.0.1"), "{text}");
 }
 
+/// What a rank that exchanges nothing hears within five seconds.
+fn heard(transport: &PathTransport) -> Option<CommError> {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(5) {
+        if let Err(error) = transport.check() {
+            return Some(error);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    None
+}
+
+#[test]
+fn a_card_that_breaks_while_nothing_is_exchanged_is_named_within_seconds() {
+    type Breaks = fn(&Fabric);
+    let cases: [(Breaks, &str); 2] = [
+        (|fabric| fabric.port_down(1, "fake0", 1), "fake0: port 1 is down"),
+        (|fabric| fabric.break_device(1, "fake0"), "fake0: the device has failed"),
+    ];
+    for (breaks, said) in cases {
+        let fabric = Fabric::rails(3, Weather::ROUGH, 2, 1);
+        let ranks = job(&fabric, (2, 1), Reach::All, &settings());
+        assert!(ranks.iter().all(|rank| rank.check().is_ok()));
+        breaks(&fabric);
+        let errors = on_all(&ranks, heard);
+        assert_eq!(errors[0], errors[1], "both report the same first error");
+        let error = errors[0].as_ref().expect("within five seconds");
+        assert_eq!(error.culprit(), Some(Rank(1)), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    }
+}
+
 /// Connects two nodes; the error that both report.
 fn refused(fabric: &Arc<Fabric>, settings: &(dyn Fn(usize) -> VerbsSettings + Sync)) -> String {
     let begin = Instant::now();

@@ -120,6 +120,10 @@ pub const UNSAFE_FILES: &[Exception] = &[
         "comm/src/bin/comm-rxe/cable.rs",
         "memory that a card writes, registered and read behind completions",
     ),
+    only(
+        "comm/src/bin/comm-rxe/linked.rs",
+        "the crate `ibverbs` asks its callers to keep memory until completions",
+    ),
     always("comm/nccl-rs/**", "a foreign library's functions"),
     always("comm/src/device/**", "foreign calls: collectives between devices"),
     only("trainer/src/bench/vector.rs", "the loops that measure the machine's peak, by intrinsics"),
@@ -135,6 +139,7 @@ pub const ENVIRONMENT_READERS: &[Exception] = &[
     only("trainer/src/doctor/environment.rs", "`headlong doctor` says what is set; no result depends on it"),
     only("xtask/src/require.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
     only("comm/src/transport/verbs/sys/library.rs", "where libibverbs is; no result depends on it"),
+    only("comm/nccl-rs/src/demand.rs", "what NCCL itself reads there, to refuse what it would not do"),
     always("comm/src/launcher_env.rs", "torchrun, mpirun, srun and Kubernetes say rank and address there"),
 ];
 
@@ -161,6 +166,7 @@ pub const ENDLESS_WAITS: &[Exception] = &[
         "comm/src/transport/tcp/mod.rs::drop",
         "the control thread looks every 250 ms whether to stop, then has 400 ms for its last words",
     ),
+    only("comm/src/transport/paths/watch.rs::drop", "the thread was told to stop and woken; one look ends"),
     only(
         "comm/src/transport/local/link.rs::withdraw",
         "a peer's thread copies out of this rank's memory: no deadline may give that memory back under it, and a copy ends",

@@ -153,6 +153,19 @@ impl Engine {
         })
     }
 
+    /// Whether [`Engine::watch`] can find anything.
+    pub fn is_watched(&self) -> bool {
+        self.paths.iter().flatten().any(|path| path.is_watched())
+    }
+
+    /// Looks for paths that have broken by themselves.
+    ///
+    /// # Errors
+    /// What has broken, in words.
+    pub fn watch(&mut self) -> Result<(), String> {
+        self.paths.iter_mut().flatten().try_for_each(|path| path.watch())
+    }
+
     fn take_off(
         &mut self,
         frame: &Frame,

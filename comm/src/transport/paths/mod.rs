@@ -16,6 +16,7 @@ pub mod memory;
 mod tcp;
 mod transport;
 mod waiting;
+mod watch;
 
 pub use tcp::TcpPath;
 pub use transport::{PathTransport, name_of};
@@ -78,6 +79,15 @@ pub enum PathError {
     Failed(String),
 }
 
+impl fmt::Display for PathError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PathError::Mismatch(found) => write!(out, "found {found}"),
+            PathError::Lost(reason) | PathError::Failed(reason) => out.write_str(reason),
+        }
+    }
+}
+
 /// Both directions between this rank and one peer. Calls never block; `at` is how far the message has come: 0 at its
 /// beginning, kept by the caller, understood by the path alone.
 pub trait Path: Send {
@@ -126,6 +136,19 @@ pub trait Path: Send {
     /// Whether this rank's [`Bell`] rings when the peer has moved something. Where it does not, waiting is done in short naps.
     fn rings(&self) -> bool {
         false
+    }
+
+    /// Whether [`Path::watch`] can find anything. The same on every call.
+    fn is_watched(&self) -> bool {
+        false
+    }
+
+    /// Looks for what has broken by itself; called now and then while no exchange runs.
+    ///
+    /// # Errors
+    /// What has broken, in words.
+    fn watch(&mut self) -> Result<(), String> {
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The transport over paths: payload on the best way to each peer, everything else over TCP.
 
 use super::engine::{Engine, Frame};
+use super::watch::Watch;
 use super::{Bell, Path, TcpPath};
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
@@ -9,10 +10,13 @@ use crate::transport::{Expected, Incoming, Outgoing, StepId, Transport};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One rank's end of a job whose payload takes several ways.
+///
+/// Note: the watch ends before what it looks at.
 pub struct PathTransport {
+    _watch: Option<Watch>,
     control: Arc<TcpTransport>,
     bell: Box<dyn Bell>,
-    engine: Mutex<Engine>,
+    engine: Arc<Mutex<Engine>>,
     name: &'static str,
     in_place_bytes: usize,
 }
@@ -22,7 +26,7 @@ impl PathTransport {
     /// ring ([`Silent`](super::Silent), where none does). After this, nobody else may exchange over `control`.
     ///
     /// # Errors
-    /// When the system gives no descriptors.
+    /// When the system gives no descriptors, or no thread.
     ///
     /// # Panics
     /// When a path leads nowhere, or back to this rank.
@@ -43,8 +47,11 @@ impl PathTransport {
             }
         }
         let name = name_of(by_rank.iter().flatten().map(|path| path.name()));
-        let engine = Mutex::new(Engine::new(by_rank, topology.node_size(topology.node_of(rank))));
-        Ok(Self { control, bell, engine, name, in_place_bytes: usize::MAX })
+        let engine = Engine::new(by_rank, topology.node_size(topology.node_of(rank)));
+        let is_watched = engine.is_watched();
+        let engine = Arc::new(Mutex::new(engine));
+        let watch = is_watched.then(|| Watch::start(&control, &engine)).transpose()?;
+        Ok(Self { _watch: watch, control, bell, engine, name, in_place_bytes: usize::MAX })
     }
 
     /// With what all ranks must see alike, although their own paths may differ: the name that stands for all paths of the

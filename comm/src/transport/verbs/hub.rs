@@ -99,7 +99,8 @@ impl Hub {
         }
     }
 
-    fn look_at_events(&mut self) {
+    /// Looks at what the card says of itself.
+    pub(super) fn look_at_events(&mut self) {
         // Note: bounded, so that a device that does nothing but complain cannot hold the rank.
         for _ in 0..AT_ONCE {
             match self.nic.event() {

@@ -115,4 +115,14 @@ impl Path for VerbsPath {
             false => Ok(Progress::Idle),
         }
     }
+
+    fn is_watched(&self) -> bool {
+        true
+    }
+
+    fn watch(&mut self) -> Result<(), String> {
+        let mut hub = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
+        hub.look_at_events();
+        hub.links[self.link].check().map_err(|error| error.to_string())
+    }
 }

@@ -296,7 +296,16 @@ impl VerbsRails {
             mistake: settings.mistake,
         };
         let proxy = Proxy::new(Arc::clone(&shared), connected, slots, card);
-        let thread = std::thread::Builder::new().name("rail-proxy".into()).spawn(move || proxy.run());
+        let (job, told) = (communicator.transport().clone(), Arc::clone(&shared));
+        let work = move || {
+            proxy.run();
+            // Nobody may be waiting for the device just now: all ranks hear of it all the same.
+            if let Some(reason) = told.failure() {
+                let (seen_by, operation) = (job.rank(), "an exchange between nodes".to_owned());
+                job.abort(CommError::Device { seen_by, operation, reason });
+            }
+        };
+        let thread = std::thread::Builder::new().name("rail-proxy".into()).spawn(work);
         let thread = thread.map_err(|error| error.to_string());
         communicator.agree("the rail's proxy", &thread)?;
         Ok(Self {

@@ -1,0 +1,59 @@
+//! While a rank computes, nobody looks at its paths: a thread does, so that a card that breaks is an error at once, on all ranks, and
+//! not when the next exchange begins.
+
+use super::engine::Engine;
+use crate::error::CommError;
+use crate::transport::Transport;
+use crate::transport::tcp::TcpTransport;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the thread looks.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// The thread; dropped, it ends.
+pub(super) struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Looks at the paths of `engine`, and ends the job with what it finds broken.
+    ///
+    /// # Errors
+    /// A thread that the system refuses.
+    pub(super) fn start(control: &Arc<TcpTransport>, engine: &Arc<Mutex<Engine>>) -> Result<Self, CommError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (control, engine, told) = (Arc::clone(control), Arc::clone(engine), Arc::clone(&stop));
+        let thread = std::thread::Builder::new().name("paths-watch".into());
+        let thread = thread.spawn(move || watch(&control, &engine, &told)).map_err(|error| {
+            CommError::System { what: "a thread that watches the paths".into(), reason: error.to_string() }
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+fn watch(control: &TcpTransport, engine: &Mutex<Engine>, stop: &AtomicBool) {
+    while !stop.load(Ordering::Acquire) && !control.health().has_failed() && !control.health().is_over() {
+        std::thread::park_timeout(EVERY);
+        // An exchange that runs looks itself, and holds the lock.
+        let Ok(mut engine) = engine.try_lock() else { continue };
+        if let Err(reason) = engine.watch() {
+            let reason = format!("outside of any exchange: {reason}");
+            control.abort(CommError::Aborted { culprit: control.rank(), reason });
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // What a panicking thread has to say, it has said to stderr.
+            let _ = thread.join();
+        }
+    }
+}
