@@ -4,15 +4,16 @@ use super::link::Links;
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
 use crate::transport::StepId;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Asks whether the message is there this many times (two microseconds) before the core is offered to others, where every
-/// rank can have one: another program may have taken it, and then the peer waits for this core.
-const POLLS: u32 = 40;
+/// Asks whether the message is there between so many times (2 to 50 microseconds) before the core is offered to others, where every rank
+/// can have one. Each time in vain halves it, because another program may have the peer's core, and then the peer waits for this one; each
+/// time with success doubles it, because on a busy machine a core that was offered is gone for milliseconds.
+const POLLS: (u32, u32) = (40, 1000);
 /// As above, where ranks share cores: whoever is waited for may be waiting for this core.
-const POLLS_CROWDED: u32 = 5;
+const POLLS_CROWDED: (u32, u32) = (5, 5);
 /// How long the core is offered to others before the thread sleeps until it is woken.
 const YIELDING: Duration = Duration::from_micros(50);
 /// A sleeper looks up this often although nobody has woken it: to see that its time is over.
@@ -28,7 +29,8 @@ pub struct World {
     failed: AtomicBool,
     error: OnceLock<CommError>,
     deadline: Duration,
-    polls: u32,
+    /// The fewest and the most looks before a core is offered to others.
+    polls: (u32, u32),
 }
 
 /// One rank's own lines of memory.
@@ -40,27 +42,39 @@ struct Seat {
     closed: AtomicBool,
     mutex: Mutex<()>,
     condvar: Condvar,
-    progress: Progress,
+    own: Own,
 }
 
-/// The step a rank has entered last, written at each step: not on the line that the peers read.
+/// What a rank writes at each step: not on the line that the peers read.
 #[derive(Default)]
 #[repr(align(128))]
-struct Progress(AtomicU64);
+struct Own {
+    /// The step it has entered last.
+    place: AtomicU64,
+    /// How often it looks before it offers its core to others.
+    polls: AtomicU32,
+}
+
+/// How often a rank looks the next time.
+fn learn((fewest, most): (u32, u32), polls: u32, in_time: bool) -> u32 {
+    if in_time { (polls * 2).min(most) } else { (polls / 2).max(fewest) }
+}
 
 impl World {
     /// A world where nothing has happened yet.
     pub fn new(topology: &Topology, deadline: Duration, eager_bytes: usize) -> Self {
         let num_ranks = topology.num_ranks();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let polls = if num_ranks <= cores { POLLS } else { POLLS_CROWDED };
+        let own = || Own { place: AtomicU64::new(0), polls: AtomicU32::new(polls.1) };
         Self {
             topology: topology.clone(),
             links: Links::new(num_ranks, eager_bytes),
-            seats: (0..num_ranks).map(|_| Seat::default()).collect(),
+            seats: (0..num_ranks).map(|_| Seat { own: own(), ..Seat::default() }).collect(),
             failed: AtomicBool::new(false),
             error: OnceLock::new(),
             deadline,
-            polls: if num_ranks <= cores { POLLS } else { POLLS_CROWDED },
+            polls,
         }
     }
 
@@ -83,7 +97,7 @@ impl World {
     /// Notes that `rank` has come to a step.
     pub fn enter(&self, rank: Rank, id: &StepId) {
         let place = (id.sequence << 16 | u64::from(id.step.min(0xffff))) + 1;
-        self.seats[rank.0].progress.0.store(place, Ordering::Relaxed);
+        self.seats[rank.0].own.place.store(place, Ordering::Relaxed);
     }
 
     /// Notes that `rank` needs nobody any more.
@@ -108,15 +122,22 @@ impl World {
 
     /// Waits until `poll` answers that nobody is pending.
     pub fn wait(&self, me: Rank, id: &StepId, mut poll: impl FnMut() -> Result<Option<Rank>>) -> Result<()> {
-        for _ in 0..self.polls {
+        if poll()?.is_none() {
+            return Ok(());
+        }
+        let patience = &self.seats[me.0].own.polls;
+        let polls = patience.load(Ordering::Relaxed);
+        for _ in 1..polls {
+            std::hint::spin_loop();
             if poll()?.is_none() {
+                patience.store(learn(self.polls, polls, true), Ordering::Relaxed);
                 return Ok(());
             }
             if self.failed.load(Ordering::Relaxed) {
                 break;
             }
-            std::hint::spin_loop();
         }
+        patience.store(learn(self.polls, polls, false), Ordering::Relaxed);
         self.wait_long(me, id, &mut poll)
     }
 
@@ -176,7 +197,7 @@ impl World {
 
     /// The rank that is furthest behind is to blame; `pending` where several are.
     fn timeout(&self, me: Rank, id: &StepId, pending: Rank, waited: Duration) -> CommError {
-        let place = |rank: Rank| self.seats[rank.0].progress.0.load(Ordering::Relaxed);
+        let place = |rank: Rank| self.seats[rank.0].own.place.load(Ordering::Relaxed);
         let others = self.topology.ranks().filter(|&rank| rank != me);
         let culprit = others.min_by_key(|&rank| (place(rank), rank != pending)).unwrap_or(pending);
         CommError::Timeout {
@@ -212,6 +233,37 @@ impl Seat {
         let guard = self.lock();
         if self.sleeps.load(Ordering::SeqCst) {
             drop(self.condvar.wait_timeout(guard, longest).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_grows_with_success_and_ends_where_it_was_in_vain() {
+        let world = World::new(&Topology::one_node(1), Duration::from_secs(1), 0);
+        let id = StepId { sequence: 0, step: 0, fingerprint: 0, operation: "test" };
+        let polls = || world.seats[0].own.polls.load(Ordering::Relaxed);
+        let wait = |looks: u32| {
+            let mut left = looks;
+            let ready = world.wait(Rank(0), &id, || {
+                left -= 1;
+                Ok((left > 0).then_some(Rank(0)))
+            });
+            ready.expect("nothing fails");
+        };
+        assert_eq!(polls(), POLLS.1);
+        for expected in [500, 250, 125, 62, 40, 40] {
+            wait(POLLS.1 + 10);
+            assert_eq!(polls(), expected, "in vain");
+        }
+        wait(1);
+        assert_eq!(polls(), 40, "what was there at once teaches nothing");
+        for expected in [80, 160, 320, 640, 1000, 1000] {
+            wait(30);
+            assert_eq!(polls(), expected, "in time");
         }
     }
 }
