@@ -108,6 +108,36 @@ fn processes_are_started_and_leave() {
 }
 
 #[test]
+fn two_and_four_ranks_print_the_table_over_every_way_of_one_machine() {
+    for (operation, ranks) in [("all_reduce", 2), ("all_reduce", 4), ("alltoall", 2), ("alltoall", 4)] {
+        let count = ranks.to_string();
+        let case =
+            [operation, "--backend", "local,shm,tcp", "--ranks", &count, "-b", "1K", "-e", "16K", "-f", "16"];
+        let text = succeeds(&[&case[..], &["-n", "20"]].concat());
+        let parts: Vec<&str> = text.split(&format!("# {operation} over ")).skip(1).collect();
+        assert_eq!(parts.len(), 3, "a table for each backend: {text}");
+        for (part, backend) in parts.iter().zip(["local", "shm", "tcp"]) {
+            assert!(part.starts_with(&format!("{backend}, {ranks} ranks (")), "{part}");
+            let rows: Vec<Vec<&str>> = part
+                .lines()
+                .skip(1)
+                .filter(|line| !line.starts_with('#'))
+                .map(|line| line.split_whitespace().collect())
+                .collect();
+            let named: Vec<_> = rows.iter().map(|row| (row[0], row[5], row[9])).collect();
+            let expected =
+                [("1024", "in", "0"), ("1024", "out", "0"), ("16384", "in", "0"), ("16384", "out", "0")];
+            let mut sorted = named.clone();
+            sorted.sort_unstable_by_key(|&(bytes, place, _)| (bytes.len(), place));
+            assert_eq!(sorted, expected, "sizes, places, wrong elements: {part}");
+            assert!(
+                rows.iter().all(|row| row.len() == 18 && row[10].parse::<f64>().is_ok_and(|p50| p50 > 0.0))
+            );
+        }
+    }
+}
+
+#[test]
 fn readers_of_nccl_tests_can_read_compat() {
     for (operation, root, reduction) in [("all_reduce", -1, "sum"), ("broadcast", 1, "none")] {
         let arguments = [operation, "--compat", "-b", "1K", "-e", "64K", "-n", "20", "-r", "1"];

@@ -231,3 +231,28 @@ fn the_program_does_not_name_the_cuda_runtime_library() {
     let needle = b"libcudart.so";
     assert!(!program.windows(needle.len()).any(|window| window == needle), "the program names libcudart");
 }
+
+#[test]
+fn processes_whose_devices_exchange_by_nccl_train_as_threads_do() {
+    // Two processes on one GPU are refused by NCCL; two software devices are two devices.
+    if is_not_software() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trained = |name: &str, run: Run| {
+        let run = run.variable("SOFTCUDA_DEVICES", "2");
+        let run = on_cuda(run.with(&["--preset", "tiny", "--transport", "nccl", "--steps", "4"]), "captured");
+        let run = run.with(&["--hybrid", "rows=100", "--batch-size", "32", "--set", "eval.every=0"]);
+        let run = run.with(&[
+            "--set",
+            "synthetic.train_rows=256",
+            "--set",
+            "synthetic.valid_rows=64",
+            "--output-dir",
+        ]);
+        run.with(&[folder.path().join(name).to_str().unwrap()]).succeeds().digest()
+    };
+    let threads = trained("threads", Run::new("train").with(&["--ranks", "2"]));
+    let processes = trained("processes", Run::new("launch").with(&["-n", "2", "--", "train"]));
+    assert_eq!(threads, processes);
+}

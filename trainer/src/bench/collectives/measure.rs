@@ -267,6 +267,10 @@ fn splitmix(state: &mut u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
+    use headlong_comm::rendezvous::{self, JoinOptions};
+    use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
+    use headlong_comm::{CommOptions, Topology};
 
     const EFFORT: Effort = Effort {
         warm_up: 0,
@@ -321,11 +325,49 @@ mod tests {
         }
     }
 
+    /// Two ranks of this process that reach each other as processes do; None: as threads.
+    fn two_ranks(wanted: Option<Wanted>) -> Vec<Communicator> {
+        let Some(wanted) = wanted else {
+            return Communicator::local(&Topology::one_node(2), CommOptions::default());
+        };
+        let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+        let master_port = free.expect("a free port").port();
+        let join_one = |rank: usize| {
+            let launch = Launch {
+                launcher: Launcher::Headlong,
+                rank: Rank(rank),
+                world_size: 2,
+                local_rank: None,
+                local_size: None,
+                master_host: "127.0.0.1".into(),
+                master_port,
+                job: "stopwatch".into(),
+                secret: SecretSource::Value("of the test".into()),
+                remarks: Vec::new(),
+            };
+            let control = rendezvous::join(&JoinOptions::new(launch, [1; 32])).expect("both come");
+            let chosen = choose(control, &ChooseOptions { wanted, network: None }).expect("a common way");
+            assert_eq!(chosen.transport.name(), wanted.name());
+            Communicator::new(chosen.transport, CommOptions::default())
+        };
+        std::thread::scope(|scope| {
+            let joins = [0, 1].map(|rank| scope.spawn(move || join_one(rank)));
+            joins.map(|join| join.join().expect("no panic")).into()
+        })
+    }
+
+    /// What the bench measures of each rank's calls, beside what a stopwatch inside of them has: the same calls, so that a busy machine
+    /// is busy for both.
     #[test]
     fn figures_are_those_of_an_independent_stopwatch() {
+        for wanted in [None, Some(Wanted::Shm), Some(Wanted::Tcp)] {
+            figures_agree(wanted.map_or("local", Wanted::name), two_ranks(wanted));
+        }
+    }
+
+    fn figures_agree(backend: &str, communicators: Vec<Communicator>) {
         let (ranks, calls) = (2, 400);
-        let topology = headlong_comm::Topology::one_node(ranks);
-        let answers = headlong_comm::testing::run_ranks(&topology, |communicator| {
+        let answers = headlong_comm::testing::run_communicators(communicators, |communicator| {
             let effort = Effort { iterations: Some(calls), aggregate: 2, warm_up: 3, ..EFFORT };
             let operation = crate::bench::collectives::operation::Operation::AllReduce;
             let me = communicator.rank().0;
@@ -339,35 +381,37 @@ mod tests {
         });
         let own: Vec<Vec<u64>> = answers.iter().map(|(_, own)| own.clone()).collect();
         let timing = &answers[0].0;
-        let near = |found: f64, expected: f64| {
-            assert!((found / expected - 1.0).abs() < 0.2, "{found} ns, the other stopwatch has {expected}");
+        let near = |what: &str, found: f64, expected: f64| {
+            let is_near = (found / expected - 1.0).abs() < 0.2;
+            assert!(is_near, "{backend}, {what}: {found} ns, the other stopwatch has {expected}");
         };
         for (rank, own) in own.iter().enumerate() {
             assert_eq!(own.len(), 2 * calls);
-            near(timing.totals[rank] as f64, own.iter().sum::<u64>() as f64 / 2.0);
+            near("in all", timing.totals[rank] as f64, own.iter().sum::<u64>() as f64 / 2.0);
         }
         let sample = |own: &[u64], i: usize| (own[2 * i] + own[2 * i + 1]) / 2;
         let median = |mut all: Vec<u64>| {
             all.sort_unstable();
             all[all.len() / 2] as f64
         };
-        near(median(timing.first_rank.clone()), median((0..calls).map(|i| sample(&own[0], i)).collect()));
+        let of_rank_0 = (0..calls).map(|i| sample(&own[0], i)).collect();
+        near("median of rank 0", median(timing.first_rank.clone()), median(of_rank_0));
         let slowest = |i: usize| sample(&own[0], i).max(sample(&own[1], i));
-        near(median(timing.slowest.clone()), median((0..calls).map(slowest).collect()));
+        let of_slowest = (0..calls).map(slowest).collect();
+        near("median of the slowest", median(timing.slowest.clone()), median(of_slowest));
     }
 
     #[test]
     fn a_late_rank_shows_as_skew() {
-        let answers =
-            headlong_comm::testing::run_ranks(&headlong_comm::Topology::one_node(2), |communicator| {
-                let effort = Effort { iterations: Some(100), skew_us: 2000.0, ..EFFORT };
-                let operation = crate::bench::collectives::operation::Operation::Barrier;
-                let me = communicator.rank().0;
-                let case = super::super::operation::Case { operation, count: 0, root: Rank(0), ranks: 2, me };
-                let mut subject = super::super::dtype::Dtype::Float.host_buffers(communicator, case);
-                let stopwatch = Stopwatch::new(communicator, effort).expect("ranks of one process");
-                stopwatch.measure(subject.as_mut(), Place::Out).expect("a measurement")
-            });
+        let answers = headlong_comm::testing::run_ranks(&Topology::one_node(2), |communicator| {
+            let effort = Effort { iterations: Some(100), skew_us: 2000.0, ..EFFORT };
+            let operation = crate::bench::collectives::operation::Operation::Barrier;
+            let me = communicator.rank().0;
+            let case = super::super::operation::Case { operation, count: 0, root: Rank(0), ranks: 2, me };
+            let mut subject = super::super::dtype::Dtype::Float.host_buffers(communicator, case);
+            let stopwatch = Stopwatch::new(communicator, effort).expect("ranks of one process");
+            stopwatch.measure(subject.as_mut(), Place::Out).expect("a measurement")
+        });
         let timing = &answers[0];
         let mean = |of: &[u64]| of.iter().sum::<u64>() / of.len() as u64;
         // Two numbers from 0 to 2,000 are 667 apart on average.
