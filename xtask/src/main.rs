@@ -32,9 +32,10 @@ cargo xtask COMMAND
   softcuda                       builds the software CUDA device into target/softcuda
   kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, no spills
   gpu-bundle                     gathers what a machine with a GPU has to run in target/gpu-bundle
-  rxe [--full | --two-guests] [--steps N]
+  rxe [--full | --two-guests | --linked | --cuda] [--steps N]
                                  verbs over Soft-RoCE in an emulated machine; --two-guests: between two of them, log kept;
-                                 --full: 10,000 steps in one, then two, log kept
+                                 --full: 10,000 steps in one, then two, log kept; --linked: against the crate `ibverbs`;
+                                 --cuda: training on software devices whose captured step drives the cards
   soak [--only NAME]             the long tests (200 kills, an epoch on 1 to 8 software devices: hours); keeps
                                  benches/results/soak-DATE.log
 

@@ -10,10 +10,13 @@ use anyhow::{Context, Result};
 use super::packages;
 
 /// The guest's first process and the scripts behind it.
-const SCRIPTS: [(&str, &str); 6] = [
+const SCRIPTS: [(&str, &str); 9] = [
     ("init", include_str!("guest/init.sh")),
     ("test/lib.sh", include_str!("guest/lib.sh")),
+    ("test/bench.sh", include_str!("guest/bench.sh")),
     ("test/cable.sh", include_str!("guest/cable.sh")),
+    ("test/cuda.sh", include_str!("guest/cuda.sh")),
+    ("test/linked.sh", include_str!("guest/linked.sh")),
     ("test/train.sh", include_str!("guest/train.sh")),
     ("test/two-devices.sh", include_str!("guest/two-devices.sh")),
     ("test/two-guests.sh", include_str!("guest/two-guests.sh")),

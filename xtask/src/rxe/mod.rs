@@ -32,6 +32,7 @@ use crate::cuda::Had;
 use crate::process::{self, cargo};
 use crate::require::Required;
 use crate::soak::{about_this_machine, today};
+use device::{Placed, Words};
 use limit::Limit;
 use machine::{Boot, Verdict};
 
@@ -50,13 +51,22 @@ enum Form {
     Devices,
     /// Two guests, joined by a socket.
     Guests,
-    /// Both, and long.
+    /// Both, and long, and [`Form::Cuda`].
     Full,
+    /// The crate `ibverbs` as the peer of our layer, instead of everything else.
+    Linked,
+    /// Training with a software CUDA device for each rank, whose captured step drives the cards.
+    Cuda,
 }
 
 impl Form {
     fn num_steps(self) -> u32 {
         if self == Self::Full { FULL_STEPS } else { STEPS }
+    }
+
+    /// What runs in the guest.
+    fn programs(self) -> &'static [&'static str] {
+        if self == Self::Linked { &PROGRAMS[..1] } else { &PROGRAMS }
     }
 }
 
@@ -85,7 +95,7 @@ impl Options {
     }
 }
 
-/// `cargo xtask rxe [--full | --two-guests] [--steps N] [--programs FOLDER]`.
+/// `cargo xtask rxe [--full | --two-guests | --linked | --cuda] [--steps N] [--programs FOLDER]`.
 pub fn run(root: &Path, target: &Path, words: &[&str]) -> Result<bool> {
     let options = parse(words)?;
     let required = Required::from_environment()?;
@@ -114,6 +124,8 @@ fn parse(words: &[&str]) -> Result<Options> {
     let form = |word: &str| match word {
         "--full" => Some(Form::Full),
         "--two-guests" => Some(Form::Guests),
+        "--linked" => Some(Form::Linked),
+        "--cuda" => Some(Form::Cuda),
         _ => None,
     };
     let mut options = Options::new(words.iter().find_map(|word| form(word)).unwrap_or(Form::Devices));
@@ -128,7 +140,9 @@ fn parse(words: &[&str]) -> Result<Options> {
             }
             "--programs" => options.programs = Some(rest.next().context("--programs needs a folder")?.into()),
             word => {
-                bail!("`rxe` takes --full or --two-guests, --steps N and --programs FOLDER, not `{word}`")
+                bail!(
+                    "`rxe` takes --full, --two-guests, --linked or --cuda, --steps N and --programs FOLDER, not `{word}`"
+                )
             }
         }
     }
@@ -145,21 +159,33 @@ fn check(root: &Path, target: &Path, options: &Options) -> Result<Outcome> {
     println!("rxe: {:.0} s: the guest's packages are there", limit.seconds());
     let built = match &options.programs {
         Some(folder) => folder.clone(),
+        None if options.form == Form::Linked => build_linked(root, &home, &limit)?,
         None => build(root, target, &limit)?,
     };
     println!("rxe: {:.0} s: the programs are built", limit.seconds());
-    let programs = strip(&built, &home.join("programs"))?;
-    if let Had::Not(reason) = device::put(root, target, &base, &home.join("programs/comm-rxe"), &limit)? {
-        println!("rxe: no rails between devices, because {reason}");
-    }
+    let programs = strip(&built, options.form.programs(), &home.join("programs"))?;
+    let trains = matches!(options.form, Form::Cuda | Form::Full);
+    let words = match options.form {
+        Form::Linked => Words::new(),
+        _ => match device::put((root, target, &base), &home.join("programs"), trains, &limit)? {
+            Placed::With(words) => words,
+            Placed::Not(reason) if options.form == Form::Cuda => return Ok(Outcome::Skipped(reason)),
+            Placed::Not(reason) => {
+                println!("rxe: no devices, because {reason}");
+                Words::new()
+            }
+        },
+    };
     let image = home.join("guest.cpio");
     image::write(&base, &programs, &image)?;
     println!("rxe: {:.0} s: ready to boot", limit.seconds());
-    let verdicts = boots(&base, &image, options, &limit)?;
+    let verdicts = boots(&base, &image, (options, &words), &limit)?;
     let log = home.join("last.log");
     let kept = match options.form {
         Form::Devices => log,
         Form::Guests => root.join(format!("benches/results/rxe-{}-two-guests.log", today()?)),
+        Form::Linked => root.join(format!("benches/results/rxe-{}-linked.log", today()?)),
+        Form::Cuda => root.join(format!("benches/results/rxe-{}-cuda.log", today()?)),
         Form::Full => root.join(format!("benches/results/rxe-{}-{}-steps.log", today()?, options.steps)),
     };
     conclude(verdicts, about_this_machine("cargo xtask rxe", root), &kept, &limit)
@@ -193,14 +219,31 @@ fn conclude(
 }
 
 /// Boots every guest that is asked for, one after another; two guests at a time where they are joined.
-fn boots(base: &Path, image: &Path, options: &Options, limit: &Limit) -> Result<Vec<(String, Verdict)>> {
-    let boot =
-        |script: &str| Boot::new(base, image, script, options.guest_limit()).with("rxe_steps", options.steps);
+fn boots(
+    base: &Path,
+    image: &Path,
+    (options, words): (&Options, &Words),
+    limit: &Limit,
+) -> Result<Vec<(String, Verdict)>> {
+    let boot = |script: &str| {
+        let boot = Boot::new(base, image, script, options.guest_limit()).with("rxe_steps", options.steps);
+        words.iter().fold(boot, |boot, (name, value)| boot.with(name, value))
+    };
+    let form = options.form;
+    let singles = [
+        ("the crate ibverbs", "linked.sh", form == Form::Linked),
+        ("two devices", "two-devices.sh", matches!(form, Form::Devices | Form::Full)),
+        (
+            "training on software devices",
+            "cuda.sh",
+            matches!(form, Form::Cuda | Form::Full) && !words.is_empty(),
+        ),
+    ];
     let mut verdicts = Vec::new();
-    if options.form != Form::Guests {
-        verdicts.push(("two devices".to_owned(), machine::run(&boot("two-devices.sh"), limit)?));
+    for (name, script, _) in singles.into_iter().filter(|(.., is_due)| *is_due) {
+        verdicts.push((name.to_owned(), machine::run(&boot(script), limit)?));
     }
-    if options.form != Form::Devices {
+    if matches!(form, Form::Guests | Form::Full) {
         let [first, second] = machine::run_pair(&boot("two-guests.sh"), &base.join("cable"), limit)?;
         verdicts.push(("two guests, the first".to_owned(), first));
         verdicts.push(("two guests, the second".to_owned(), second));
@@ -219,8 +262,30 @@ fn build(root: &Path, target: &Path, limit: &Limit) -> Result<PathBuf> {
     Ok(target.join("release"))
 }
 
+/// Compares our declarations with those of the crate `ibverbs`, and builds the checks with it; apart from everything else, because a
+/// program with it does not start where libibverbs is missing.
+fn build_linked(root: &Path, home: &Path, limit: &Limit) -> Result<PathBuf> {
+    let target = home.join("linked");
+    let cargo_with_it = |command: &str, rest: &[&str]| {
+        let arguments = [command, "--release", "-p", "headlong-comm", "--features", "verbs-linked"];
+        let mut command = cargo(&arguments, root);
+        command.args(rest).env("CARGO_TARGET_DIR", &target);
+        command
+    };
+    let compare = cargo_with_it("test", &["--lib", "verbs::sys::layout"]);
+    let same = limit.show("comparing declarations with those of the crate `ibverbs`", compare)?;
+    ensure!(
+        same,
+        "the crate `ibverbs` and our declarations differ, or it cannot be built (cmake, libclang-dev, libibverbs-dev)"
+    );
+    let build = cargo_with_it("build", &["--bin", "comm-rxe"]);
+    let built = limit.show("building the checks with the crate `ibverbs`", build)?;
+    ensure!(built, "the checks cannot be built with the crate `ibverbs`");
+    Ok(target.join("release"))
+}
+
 /// Copies the programs without what only a debugger reads.
-fn strip(built: &Path, to: &Path) -> Result<Vec<PathBuf>> {
+fn strip(built: &Path, programs: &[&str], to: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(to).with_context(|| to.display().to_string())?;
     // Without `strip` the guest only takes longer to load.
     let can_strip = process::answers("strip", &["--version"]);
@@ -236,7 +301,7 @@ fn strip(built: &Path, to: &Path) -> Result<Vec<PathBuf>> {
         }
         Ok(to)
     };
-    PROGRAMS.iter().map(copy).collect()
+    programs.iter().map(copy).collect()
 }
 
 #[cfg(test)]
@@ -250,6 +315,7 @@ mod tests {
         assert_eq!(asked(&["--full"]), Some((Form::Full, FULL_STEPS)));
         assert_eq!(asked(&["--steps", "7", "--full"]), Some((Form::Full, 7)));
         assert_eq!(asked(&["--two-guests"]), Some((Form::Guests, STEPS)));
+        assert_eq!(asked(&["--linked"]), Some((Form::Linked, STEPS)));
         for wrong in [&["--steps"][..], &["--steps", "0"], &["--fast"], &["--full", "--two-guests"]] {
             assert_eq!(asked(wrong), None, "{wrong:?}");
         }

@@ -8,10 +8,14 @@
 //! comm-rxe part STEPS NODE HOST DEVICE   the two ranks of node 0 or 1 of such a job on two machines
 //! ```
 //!
+//! With the feature `verbs-linked`, `comm-rxe linked DEVICE PEER` has the crate `ibverbs` as its peer.
+//!
 //! Every check prints a line that begins with `TEST ok` or `TEST FAIL`. Exit code 0 when none failed, 2 for wrong usage.
 
 mod cable;
 mod job;
+#[cfg(feature = "verbs-linked")]
+mod linked;
 mod rails;
 mod rank;
 mod raw;
@@ -40,6 +44,8 @@ fn main() -> ExitCode {
             (Ok(steps), Ok(node @ 0..=1)) => job::run_part(steps, node, host, device),
             _ => Err(format!("STEPS is a number and NODE 0 or 1, not {steps} and {node}")),
         },
+        #[cfg(feature = "verbs-linked")]
+        ["linked", device, peer] => linked::run(device, peer),
         // What `job` starts.
         ["rank", rest @ ..] => match RankSettings::parse(rest) {
             Some((settings, device)) => return rank::run(&settings, device),

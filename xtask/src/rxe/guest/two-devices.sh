@@ -5,6 +5,8 @@
 before=$(sent va)
 check "raw verbs between two devices" 120 comm-rxe raw rxa rxb
 check "jobs of four ranks over both" $rxe_limit comm-rxe job $rxe_steps rxa rxb
+. /test/bench.sh
+benches "write_imm read"
 # Where the host could build the software device. The variables are for this check alone.
 if [ -d /test/softcuda ]; then
   check "rails between devices" 180 \

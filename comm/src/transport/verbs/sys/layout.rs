@@ -1,5 +1,6 @@
 //! Our structs against the real header, as a table that is checked in: names, sizes and offsets that a C compiler has given for
-//! rdma-core 44's `infiniband/verbs.h` on x86-64.
+//! rdma-core 44's `infiniband/verbs.h` on x86-64. With the feature `verbs-linked`, the crate `ibverbs-sys`, which has its own
+//! header, is compared with the same table.
 
 use super::raw;
 use std::mem::offset_of;
@@ -18,6 +19,29 @@ type Field = (&'static str, usize, usize);
 
 fn size_of_field<Struct, Field>(_: impl FnOnce(&Struct) -> &Field) -> usize {
     size_of::<Field>()
+}
+
+#[cfg(feature = "verbs-linked")]
+macro_rules! linked_field {
+    // Its fields are private there.
+    (ibv_wc, $field:ident $(, $theirs:ident)?) => {
+        (stringify!($field), offset_of!(raw::Wc, $field), size_of_field(|of: &raw::Wc| &of.$field))
+    };
+    ($c_name:ident, $field:ident) => {
+        (
+            stringify!($field),
+            offset_of!(ibverbs_sys::$c_name, $field),
+            size_of_field(|of: &ibverbs_sys::$c_name| &of.$field),
+        )
+    };
+    // The member of a union without a name, which bindgen gives one.
+    ($c_name:ident, $field:ident, $theirs:ident) => {
+        (
+            stringify!($field),
+            offset_of!(ibverbs_sys::$c_name, $theirs),
+            size_of_field(|of: &ibverbs_sys::$c_name| &of.$theirs),
+        )
+    };
 }
 
 macro_rules! layouts {
@@ -43,6 +67,15 @@ macro_rules! layouts {
                     offset_of!(raw::$ours, $field),
                     size_of_field(|of: &raw::$ours| &of.$field),
                 )),*],
+            )),*]
+        }
+
+        /// As the crate `ibverbs-sys` has them.
+        #[cfg(feature = "verbs-linked")]
+        fn linked() -> Vec<(usize, Vec<Field>)> {
+            vec![$((
+                size_of::<ibverbs_sys::$c_name>(),
+                vec![$(linked_field!($c_name, $field $(, $theirs)?)),*],
             )),*]
         }
     };
@@ -151,4 +184,88 @@ fn constants_have_one_name_each() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), raw::CONSTANTS.len());
+}
+
+/// The constants of `ibverbs-sys`, by the form that bindgen has given each kind.
+#[cfg(feature = "verbs-linked")]
+macro_rules! linked_constants {
+    (@module $group:ident $name:ident) => { ibverbs_sys::$group::$name };
+    (@bits $group:ident $name:ident) => { ibverbs_sys::$group::$name.0 };
+    (@plain $group:ident $name:ident) => { ibverbs_sys::$name };
+    ($($kind:ident $group:ident { $($name:ident,)* })*) => {
+        linked_constants!(@all $($(($kind $group $name))*)*);
+    };
+    (@all $(($kind:ident $group:ident $name:ident))*) => {
+        fn linked_constants() -> Vec<(&'static str, u32)> {
+            vec![$((stringify!($name), linked_constants!(@$kind $group $name) as u32)),*]
+        }
+    };
+}
+
+#[rustfmt::skip]
+#[cfg(feature = "verbs-linked")]
+linked_constants! {
+    module ibv_port_state {
+        IBV_PORT_DOWN, IBV_PORT_INIT, IBV_PORT_ARMED, IBV_PORT_ACTIVE,
+    }
+    plain constants {
+        IBV_LINK_LAYER_ETHERNET, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_ATOMIC_NONE,
+        IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR,
+        IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_LID_CHANGE,
+        IBV_EVENT_PKEY_CHANGE, IBV_EVENT_SRQ_ERR, IBV_EVENT_GID_CHANGE,
+    }
+    bits ibv_access_flags {
+        IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_ATOMIC,
+        IBV_ACCESS_RELAXED_ORDERING,
+    }
+    module ibv_qp_type {
+        IBV_QPT_RC,
+    }
+    module ibv_qp_state {
+        IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR,
+    }
+    bits ibv_qp_attr_mask {
+        IBV_QP_STATE, IBV_QP_ACCESS_FLAGS, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_AV, IBV_QP_PATH_MTU,
+        IBV_QP_TIMEOUT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_MAX_QP_RD_ATOMIC,
+        IBV_QP_MIN_RNR_TIMER, IBV_QP_SQ_PSN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_DEST_QPN,
+    }
+    module ibv_wr_opcode {
+        IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_RDMA_READ,
+        IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
+    }
+    bits ibv_send_flags {
+        IBV_SEND_SIGNALED, IBV_SEND_INLINE,
+    }
+    module ibv_wc_status {
+        IBV_WC_SUCCESS, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR, IBV_WC_REM_INV_REQ_ERR,
+        IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR,
+    }
+    module ibv_wc_opcode {
+        IBV_WC_SEND, IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_RECV,
+        IBV_WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+/// Structs that are longer in the crate's header, which is of a later rdma-core, and how long. They are only filled in: the symbol of
+/// version 1.1 that does it fills in what that version had.
+#[cfg(feature = "verbs-linked")]
+const GROWN: [(&str, usize); 1] = [("ibv_port_attr", 56)];
+
+#[cfg(feature = "verbs-linked")]
+#[test]
+fn the_crate_ibverbs_sys_agrees() {
+    for (layout, (size, fields)) in table().into_iter().zip(linked()) {
+        let grown = GROWN.iter().find(|(name, _)| *name == layout.name).map(|(_, size)| *size);
+        let is_right = match layout.is_begin {
+            true => size >= layout.size,
+            false => size == grown.unwrap_or(layout.size),
+        };
+        assert!(is_right, "{} has {size} bytes in ibverbs-sys, {} here", layout.name, layout.size);
+        assert_eq!(fields, layout.fields, "{}: (field, offset, size)", layout.name);
+    }
+    let theirs = linked_constants();
+    let of = |name: &str| theirs.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
+    for (name, value) in raw::CONSTANTS {
+        assert_eq!(of(name), Some(*value), "{name}");
+    }
 }

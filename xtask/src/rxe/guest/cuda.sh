@@ -1,0 +1,8 @@
+#!/bin/sh
+# Training with a software CUDA device for each rank.
+. /test/lib.sh
+. /test/cable.sh
+. /test/train.sh
+training_on_devices && ok "training with a device for each rank, whose captured step drives the cards, changes no bit" \
+  || bad "training on devices over verbs"
+finish
