@@ -6,7 +6,7 @@
 
 mod real;
 mod run;
-mod terabyte;
+
 mod terabyte_plan;
 
 use crate::harness::Harness;

@@ -65,6 +65,7 @@ fn data(command: &DataCommand) -> Result<()> {
 fn bench(command: &BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Iteration(arguments) => headlong::bench::iteration::run(arguments),
+        BenchCommand::Forecast(arguments) => headlong::bench::forecast::run(arguments),
         BenchCommand::Reader(arguments) => headlong::bench::reader::run(arguments),
         BenchCommand::Embedding(_) => absent("headlong bench embedding"),
         BenchCommand::AllReduce(arguments) => collectives::run(Operation::AllReduce, arguments),

@@ -15,11 +15,20 @@ use crate::train::Prepared;
 use headlong_embedding::hybrid::split::Split;
 use headlong_reader::dictionary::Dictionary;
 
+mod cluster;
+
 /// Prints the plan of a configuration and refuses what does not fit.
 ///
 /// # Errors
 /// As [`crate::cli::TrainArguments::resolve`]; [`crate::error::Error::DoesNotFit`] after the plan is printed.
 pub fn run(arguments: &PlanArguments) -> Result<()> {
+    let on_cluster = &arguments.on_cluster;
+    if on_cluster.check_published {
+        return cluster::check_published(&arguments.json);
+    }
+    if let Some(name) = &on_cluster.cluster {
+        return cluster::run(arguments, name);
+    }
     let (config, options) = arguments.train.resolve()?;
     let (rows, note) = planned_rows(&config)?;
     let data_rows = arguments.data_rows.or_else(|| known_data_rows(&config));

@@ -8,6 +8,8 @@ use std::time::Instant;
 
 mod picture;
 
+pub use picture::lane_colour;
+
 /// A trace holds at most this many spans, so that a long run with `--trace` stays small: about 100 MB of JSON.
 const MOST_SPANS: usize = 1_000_000;
 
@@ -107,6 +109,11 @@ impl Recorder {
     pub fn add_on_device(&mut self, stage: &Stage, seconds: f64, before_now: f64) {
         let end_us = (self.since.elapsed().as_secs_f64() - before_now) * 1e6;
         self.add_span(stage.name, stage.lane, end_us - seconds * 1e6, seconds);
+    }
+
+    /// A stage that never ran but was simulated, from `start_us` to `end_us`.
+    pub fn add_simulated(&mut self, stage: &Stage, start_us: f64, end_us: f64) {
+        self.add_span(stage.name, stage.lane, start_us, (end_us - start_us) * 1e-6);
     }
 
     /// Every stage that ran, in the order of its first run.

@@ -1,7 +1,7 @@
 //! Frequencies like those of the Terabyte logs: a split from counts of draws, judged by the rates that they were drawn with.
 
-use super::terabyte::{Batches, Law};
 use super::{Auto, Line, SGD, SHAPES, fewest_bytes, predicted};
+use headlong::plan::cluster::terabyte::{Batches, Law};
 use headlong_embedding::TableSpec;
 use headlong_embedding::hybrid::TablePlacement;
 use headlong_embedding::hybrid::cost::Costs;

@@ -15,9 +15,12 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::output;
 use crate::placement::{Placement, statistics_of};
+use crate::report::ExchangeBytes;
 use crate::trace::Record;
 use headlong_device::Stream;
 use headlong_embedding::Registry;
+use headlong_embedding::hybrid::split::Split;
+use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::Batch;
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -153,6 +156,9 @@ pub struct SteadyTrainer {
     batch_size: usize,
     first_loss: f64,
     last_loss: f64,
+    /// How often rows come in the batches, and how they are split for it: where there are several ranks.
+    statistics: Option<Statistics>,
+    split: Option<Split>,
 }
 
 impl SteadyTrainer {
@@ -168,7 +174,7 @@ impl SteadyTrainer {
         let statistics = (config.run.ranks > 1).then(|| statistics_of(config, &shape.rows, &batches));
         let placement = Placement::new(config, &shape.rows, &local_topology(config), statistics.as_ref())?;
         let config = &placement.decide(config);
-        let partition = Some(placement.partition);
+        let (partition, split) = (Some(placement.partition), placement.split);
         // Stages on a device are timed by waiting for each step: that is another measurement.
         let record = Record { times: config.run.device != DeviceChoice::Cuda, spans: false };
         let options = CrewOptions { partition, record, ..CrewOptions::new(threads, &registry) };
@@ -182,6 +188,8 @@ impl SteadyTrainer {
             batch_size,
             first_loss: 0.0,
             last_loss: 0.0,
+            statistics,
+            split,
         };
         trainer.steps(1)?;
         trainer.first_loss = trainer.last_loss;
@@ -222,6 +230,31 @@ impl SteadyTrainer {
             samples.push(sample);
         }
         Ok(samples)
+    }
+
+    /// How often rows come in the batches; counted for several ranks alone.
+    pub fn statistics(&self) -> Option<&Statistics> {
+        self.statistics.as_ref()
+    }
+
+    /// How rows are split among the ranks; none where one rank has all.
+    pub fn split(&self) -> Option<&Split> {
+        self.split.as_ref()
+    }
+
+    /// What all ranks have sent in a step, on average; none where there is one.
+    ///
+    /// # Errors
+    /// A rank that is gone.
+    pub fn sent_per_step(&self) -> Result<Option<ExchangeBytes>> {
+        self.crew.sent_per_step()
+    }
+
+    /// Microseconds of each stage on the first rank, mean over all steps, in the order of the schedule.
+    pub fn stages_us(&self) -> Vec<(&'static str, f64)> {
+        let crew = self.crew.first();
+        let totals = crew.recorder().totals().iter();
+        totals.map(|total| (total.name, 1e6 * total.seconds / total.runs as f64)).collect()
     }
 
     /// Milliseconds of each stage, mean over all steps, in the order of the schedule.

@@ -3,6 +3,7 @@
 pub mod collectives;
 pub mod data;
 pub mod exchange;
+pub mod forecast;
 pub mod iteration;
 pub mod p2p;
 pub mod peak;

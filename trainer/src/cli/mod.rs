@@ -7,6 +7,7 @@ pub use train_arguments::{LogTarget, TrainArguments, TrainOptions};
 
 use crate::bench::collectives::arguments::CollectiveArguments;
 use crate::bench::exchange::ExchangeArguments;
+use crate::bench::forecast::ForecastArguments;
 use crate::bench::p2p::P2pArguments;
 use crate::bench::reader::ReaderArguments;
 use crate::bench::tune::TuneArguments;
@@ -208,9 +209,38 @@ pub struct PlanArguments {
     /// Rows of the training files, where known: adds the last batch and the nearest batch size that divides them
     #[arg(long, value_name = "N")]
     pub data_rows: Option<u64>,
+    /// For a cluster that is not here
+    #[command(flatten)]
+    pub on_cluster: ClusterArguments,
     /// Where the JSON goes
     #[command(flatten)]
     pub json: JsonOutput,
+}
+
+/// What `headlong plan` is asked about a cluster.
+#[derive(Debug, Default, Args)]
+pub struct ClusterArguments {
+    /// Plan for laptop, h200x1, dgx-a100, dgx-h100, dgx-h200, gb200-nvl72 or a described cluster; `show` prints the descriptions
+    #[arg(long, value_name = "NAME|FILE.toml|show", help_heading = "Cluster")]
+    pub cluster: Option<String>,
+    /// Nodes of it
+    #[arg(long, value_name = "N", requires = "cluster", help_heading = "Cluster")]
+    pub nodes: Option<usize>,
+    /// Devices of a node
+    #[arg(long, value_name = "N", requires = "cluster", help_heading = "Cluster")]
+    pub devices_per_node: Option<usize>,
+    /// How often rows are asked for: Criteo's Terabyte logs, or the row of rank k in proportion to k^-ALPHA
+    #[arg(long, value_name = "terabyte|ALPHA", requires = "cluster", help_heading = "Cluster")]
+    pub frequencies: Option<String>,
+    /// Batch sizes to choose from; by default that of the configuration, and those whose convergence is published
+    #[arg(long, value_name = "N,…", value_delimiter = ',', requires = "cluster", help_heading = "Cluster")]
+    pub batch_sizes: Vec<usize>,
+    /// Draw step time and samples per second against devices, and where the tables lie
+    #[arg(long, value_name = "FILE.svg", requires = "cluster", help_heading = "Cluster")]
+    pub plot: Option<PathBuf>,
+    /// Compare predictions with what was published
+    #[arg(long, help_heading = "Cluster")]
+    pub check_published: bool,
 }
 
 /// `headlong data …`
@@ -308,6 +338,8 @@ pub enum CheckpointCommand {
 pub enum BenchCommand {
     /// Samples per second of whole training steps on made-up batches
     Iteration(IterationArguments),
+    /// Describe this machine for `plan --cluster`, or set predictions beside measured steps
+    Forecast(ForecastArguments),
     /// Read and decode files, beside the disk's own rate
     Reader(ReaderArguments),
     /// Lookup and update of tables (not in this build; `cargo bench -p headlong-benches`)

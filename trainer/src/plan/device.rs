@@ -20,15 +20,7 @@ pub struct DevicePlan {
 
 impl DevicePlan {
     pub(super) fn new(device: &DeviceFacts, memory: &MemoryUse) -> Self {
-        Self {
-            name: device.name.clone(),
-            needed_bytes: memory.table_weight_bytes
-                + memory.table_state_bytes
-                + memory.dense_bytes
-                + memory.activation_bytes
-                + WORKSPACE_BYTES,
-            free_bytes: device.free_bytes,
-        }
+        Self { name: device.name.clone(), needed_bytes: memory.on_a_device(), free_bytes: device.free_bytes }
     }
 
     /// The same device with other tables.
@@ -42,6 +34,16 @@ impl DevicePlan {
 }
 
 impl MemoryUse {
+    /// What of it lies on a device, with the work space of matrix products.
+    pub(super) fn on_a_device(&self) -> u64 {
+        self.table_weight_bytes
+            + self.table_state_bytes
+            + self.dense_bytes
+            + self.exchange_bytes
+            + self.activation_bytes
+            + WORKSPACE_BYTES
+    }
+
     /// What of it the host holds where the model lies on a device: batches pass through page-locked memory.
     pub(super) fn beside_a_device(&self) -> u64 {
         self.reader_bytes + self.id_map_bytes + self.other_bytes

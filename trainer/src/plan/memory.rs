@@ -31,6 +31,8 @@ pub struct MemoryUse {
     pub table_state_bytes: u64,
     /// Dense weights, gradients and optimiser state.
     pub dense_bytes: u64,
+    /// Vectors and gradients on their way between ranks, gradients of frequent rows among them.
+    pub exchange_bytes: u64,
     /// Activations and their gradients, and the batches that the iteration holds.
     pub activation_bytes: u64,
     /// Batches that are read ahead, the parser's blocks, and what an evaluation collects.
@@ -39,6 +41,30 @@ pub struct MemoryUse {
     pub id_map_bytes: u64,
     /// Everything else.
     pub other_bytes: u64,
+}
+
+/// What the rank that holds most has of the tables, where there are several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OfRank {
+    /// Bytes of its rows and their states, with the gradients of frequent rows.
+    pub bytes_of_rows: u64,
+    /// Bytes of the gradients of frequent rows.
+    pub frequent_bytes: u64,
+    /// Bytes of vectors that it asks others for, and that others ask it for.
+    pub exchanged_bytes: u64,
+}
+
+impl OfRank {
+    /// Of a split: no more than one vector a row of its lookups each way.
+    pub(super) fn of(split: &Split, ranks: usize) -> Self {
+        let vectors = split.traffic.vectors.total() / ranks as f64;
+        let frequent = split.tables.iter().map(|table| table.frequent_rows * (table.dim as u64 * 4 + 4));
+        Self {
+            bytes_of_rows: split.bytes_per_rank,
+            frequent_bytes: frequent.sum(),
+            exchanged_bytes: (2.0 * vectors) as u64,
+        }
+    }
 }
 
 impl MemoryUse {
@@ -51,6 +77,7 @@ impl MemoryUse {
             table_weight_bytes: tables.iter().map(|table| table.weight_bytes).sum(),
             table_state_bytes: tables.iter().map(|table| table.state_bytes).sum(),
             dense_bytes: dense_parameters * 4 * (1 + gradients) + dense_state,
+            exchange_bytes: 0,
             activation_bytes: activation_bytes(config),
             reader_bytes: reader_bytes(config, threads) + multi_hot_bytes(config, tables),
             id_map_bytes: if config.data.ids == Ids::Hash { 0 } else { rows * MAP_ENTRY_BYTES },
@@ -60,14 +87,16 @@ impl MemoryUse {
 
     /// One rank's part, where the rows are split among several: its rows, and its share of each batch. What the process has once is
     /// counted to each rank in equal parts.
-    pub(super) fn of_rank(self, split: Option<&Split>, ranks: usize) -> Self {
-        let Some(split) = split else { return self };
+    pub(super) fn of_rank(self, of: Option<&OfRank>, ranks: usize) -> Self {
+        let Some(of) = of else { return self };
         let all_rows = self.table_weight_bytes + self.table_state_bytes;
-        let part = split.bytes_per_rank as f64 / all_rows.max(1) as f64;
+        let own_rows = of.bytes_of_rows.saturating_sub(of.frequent_bytes);
+        let part = own_rows as f64 / all_rows.max(1) as f64;
         let ranks = ranks as u64;
         Self {
             table_weight_bytes: (self.table_weight_bytes as f64 * part) as u64,
             table_state_bytes: (self.table_state_bytes as f64 * part) as u64,
+            exchange_bytes: of.frequent_bytes + of.exchanged_bytes,
             activation_bytes: self.activation_bytes / ranks,
             reader_bytes: self.reader_bytes / ranks,
             id_map_bytes: self.id_map_bytes / ranks,
@@ -81,6 +110,7 @@ impl MemoryUse {
         self.table_weight_bytes
             + self.table_state_bytes
             + self.dense_bytes
+            + self.exchange_bytes
             + self.activation_bytes
             + self.reader_bytes
             + self.id_map_bytes

@@ -4,6 +4,7 @@
 //! known, and the machine's facts ([`Machine`]). It answers three questions: does it fit, what does a step cost, what
 //! would be left over. `headlong plan` prints it, `headlong train` prints it first and refuses what does not fit.
 
+pub mod cluster;
 mod cost;
 mod device;
 pub mod evaluation;
@@ -14,7 +15,7 @@ pub mod tuned;
 
 pub use cost::StepCost;
 pub use device::DevicePlan;
-pub use memory::{MemoryUse, READER_BLOCK_BYTES};
+pub use memory::{MemoryUse, OfRank, READER_BLOCK_BYTES};
 
 use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
@@ -189,8 +190,9 @@ impl Plan {
         };
         let dense_parameters = dense_parameters(config);
         let threads = config.run.threads.unwrap_or(facts.machine.cores);
-        let memory =
-            MemoryUse::new(config, &tables, dense_parameters, threads).of_rank(facts.split, config.run.ranks);
+        let of_rank = facts.split.map(|split| OfRank::of(split, config.run.ranks));
+        let memory = MemoryUse::new(config, &tables, dense_parameters, threads)
+            .of_rank(of_rank.as_ref(), config.run.ranks);
         let on_device = facts.machine.device.as_ref().map(|device| DevicePlan::new(device, &memory));
         let bytes_per_rank = match on_device {
             Some(_) => memory.beside_a_device(),
@@ -292,7 +294,7 @@ fn samples_per_step(config: &Config) -> u64 {
     config.train.batch_size as u64 * config.train.accumulate as u64
 }
 
-fn tables(config: &Config, rows: &[u64]) -> Vec<TablePlan> {
+pub(crate) fn tables(config: &Config, rows: &[u64]) -> Vec<TablePlan> {
     let dim = config.model.dim;
     let optimizer = config.optimizer.sparse.optimizer();
     rows.iter()

@@ -66,6 +66,7 @@ impl Plan {
         let model = [
             ("tables", memory.table_weight_bytes + memory.table_state_bytes),
             ("dense network", memory.dense_bytes),
+            ("exchange", memory.exchange_bytes),
             ("activations", memory.activation_bytes),
         ];
         let fits = |fits| if fits { "fits" } else { "DOES NOT FIT" };

@@ -59,13 +59,18 @@ pub(super) fn svg<'a>(ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> Str
     text + "</svg>\n"
 }
 
-fn bar(text: &mut String, span: &Span, (x, y, width): (f64, f64, f64)) {
-    let colour = match span.lane {
+/// The colour of a lane's stages in pictures.
+pub fn lane_colour(lane: Lane) -> &'static str {
+    match lane {
         Lane::Copy => "#b8c4d6",
         Lane::Sparse => "#8fc9a3",
         Lane::Comm => "#e3b98a",
         Lane::Dense => "#a9a4d8",
-    };
+    }
+}
+
+fn bar(text: &mut String, span: &Span, (x, y, width): (f64, f64, f64)) {
+    let colour = lane_colour(span.lane);
     let (name, drawn, height) = (span.name, width.max(0.6), LANE_HEIGHT - 8.0);
     let _ = writeln!(
         text,

@@ -1,0 +1,231 @@
+//! What a plan comes to: memory of a device, time of a step and where it goes, what disks and evaluations must keep up with.
+
+use super::description::DeviceKind;
+use super::placement::{Layout, Placing, Strategy};
+use super::simulator::{self, Assignment, Has, Options, Run};
+use super::work::{Busy, StageTime, Works};
+use crate::config::{Interaction, Precision, ScheduleChoice};
+use crate::lanes::Repeat;
+use crate::plan::memory::{MemoryUse, OfRank};
+use crate::schedule::TRAINING;
+use headlong_embedding::hybrid::traffic::{Hops, Traffic};
+use serde::Serialize;
+
+/// One stage of the schedule on the busiest rank.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StageForecast {
+    /// Its name.
+    pub name: &'static str,
+    /// Its lane.
+    pub lane: &'static str,
+    /// Its time, alone on the rank, microseconds: of all micro-batches together.
+    pub us: f64,
+    /// Of the step's time, what nothing else would hide: the part of the critical path that it takes, microseconds.
+    pub critical_us: f64,
+}
+
+/// What a plan comes to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Forecast {
+    /// Where the tables lie.
+    pub layout: Layout,
+    /// Memory of the device that holds most.
+    pub memory: MemoryUse,
+    /// Bytes of it that must fit on a device.
+    pub needed_bytes: u64,
+    /// Bytes that a device has.
+    pub available_bytes: u64,
+    /// Whether they fit.
+    pub fits: bool,
+    /// Time of a step without chance, microseconds.
+    pub step_us: f64,
+    /// What the busiest resource of a rank comes to in a step, microseconds: no overlap can be faster.
+    pub busiest_us: f64,
+    /// What a node's disks take for a step's samples, microseconds.
+    pub reading_us: f64,
+    /// What a node reads, GB/s, to keep up.
+    pub reading_gb_per_s: f64,
+    /// Samples of a step by its time.
+    pub samples_per_s: f64,
+    /// The stages.
+    pub stages: Vec<StageForecast>,
+    /// Bytes that travel in a step, over all ranks.
+    pub traffic: TotalTraffic,
+}
+
+/// Bytes that travel in a step, over all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TotalTraffic {
+    /// Ids to owners.
+    pub ids: Hops,
+    /// Vectors to those who asked.
+    pub vectors: Hops,
+    /// Gradients back.
+    pub gradients: Hops,
+    /// The all-reduce: frequent rows and dense gradients.
+    pub all_reduce: Hops,
+}
+
+impl From<Traffic> for TotalTraffic {
+    fn from(of: Traffic) -> Self {
+        let Traffic { ids, vectors, gradients, frequent, dense } = of;
+        Self { ids, vectors, gradients, all_reduce: frequent + dense }
+    }
+}
+
+impl Placing<'_> {
+    /// What the step comes to with all tables laid as `strategy` says.
+    pub fn forecast(&self, strategy: Strategy) -> Forecast {
+        self.forecast_of(self.lay(strategy))
+    }
+
+    /// What the step comes to with this layout.
+    pub fn forecast_of(&self, layout: Layout) -> Forecast {
+        let works = Works::new(self.workload, self.cluster, self.practice, &layout);
+        let times = self.times(&works);
+        let run = self.simulate(&times, 1, &self.options());
+        let busiest_us = self.busiest_us(&times);
+        let read_bytes = self.read_bytes();
+        let reading_us = read_bytes / (self.cluster.host.disk_gb_per_s * 1e3);
+        let step_us = run.step_us().max(busiest_us).max(reading_us);
+        let critical = critical_path(&run);
+        let stages = TRAINING.iter().zip(&times).enumerate().filter(|(_, (_, time))| time.us > 0.0);
+        let stages = stages.map(|(index, (stage, time))| StageForecast {
+            name: stage.name,
+            lane: stage.lane.name(),
+            us: time.us * self.repeats(index),
+            critical_us: critical[index],
+        });
+        let (memory, needed_bytes) = self.memory(&layout);
+        let available_bytes = self.cluster.memory_bytes();
+        Forecast {
+            memory,
+            needed_bytes,
+            available_bytes,
+            fits: needed_bytes <= available_bytes,
+            step_us,
+            busiest_us,
+            reading_us,
+            reading_gb_per_s: read_bytes / step_us * 1e-3,
+            samples_per_s: self.workload.samples / step_us * 1e6,
+            stages: stages.collect(),
+            traffic: works.traffic().into(),
+            layout,
+        }
+    }
+
+    /// The time of each stage of the list, of one micro-batch where it repeats; nothing for stages that the model does not have.
+    fn times(&self, works: &Works<'_>) -> Vec<StageTime> {
+        let has = self.has();
+        TRAINING
+            .iter()
+            .enumerate()
+            .map(|(index, stage)| {
+                if !has.stage(stage) {
+                    return StageTime::default();
+                }
+                works.time(stage.name).divided(self.repeats(index))
+            })
+            .collect()
+    }
+
+    fn repeats(&self, stage: usize) -> f64 {
+        match TRAINING[stage].repeat {
+            Repeat::MicroBatch => self.workload.config.train.accumulate as f64,
+            Repeat::Step => 1.0,
+        }
+    }
+
+    /// Which stages the model has.
+    pub fn has(&self) -> Has {
+        let config = &self.workload.config;
+        Has {
+            ranks: self.cluster.num_devices() > 1,
+            devices: self.cluster.device.kind == DeviceKind::Gpu,
+            scaled: config.train.precision == Precision::F16,
+            crossed: config.model.interaction == Interaction::Cross,
+        }
+    }
+
+    /// How the walk through the list is simulated without chance.
+    pub fn options(&self) -> Options {
+        let assignment = match (self.cluster.device.kind, self.workload.config.run.schedule) {
+            (DeviceKind::Gpu, _) => Assignment::Queues,
+            (DeviceKind::Cpu, ScheduleChoice::Serial) => Assignment::Serial,
+            (DeviceKind::Cpu, _) => Assignment::OverlappedThreads,
+        };
+        let micro_batches = self.workload.config.train.accumulate;
+        Options { micro_batches, ..Options::plain(assignment) }
+    }
+
+    /// The walk through the list on `ranks` ranks.
+    pub fn simulate(&self, times: &[StageTime], ranks: usize, options: &Options) -> Run {
+        simulator::run(TRAINING, times, self.has(), ranks, options)
+    }
+
+    /// The walk through the list with chance: what [`Forecast::step_us`] leaves out.
+    pub fn simulate_layout(&self, layout: &Layout, ranks: usize, options: &Options) -> Run {
+        let works = Works::new(self.workload, self.cluster, self.practice, layout);
+        self.simulate(&self.times(&works), ranks, options)
+    }
+
+    /// Bytes of samples that a node reads for a step.
+    fn read_bytes(&self) -> f64 {
+        let of_all = self.workload.samples * self.workload.stored_sample_bytes();
+        if self.practice.reads_whole_batch { of_all } else { of_all / self.cluster.nodes as f64 }
+    }
+
+    fn busiest_us(&self, times: &[StageTime]) -> f64 {
+        let whole = |(index, time): (usize, &StageTime)| time.divided(1.0 / self.repeats(index)).busy;
+        times.iter().enumerate().map(whole).fold(Busy::default(), Busy::plus).most()
+    }
+
+    /// Memory of the busiest device, and what of it must fit there: the code that `train` refuses with.
+    fn memory(&self, layout: &Layout) -> (MemoryUse, u64) {
+        let config = &self.workload.config;
+        let rows: Vec<u64> = self.workload.tables.iter().map(|table| table.rows).collect();
+        let tables = crate::plan::tables(config, &rows);
+        let threads = config.run.threads.unwrap_or(1);
+        let ranks = self.cluster.num_devices();
+        let dense = crate::plan::dense_parameters(config);
+        let all = MemoryUse::new(config, &tables, dense, threads);
+        // Vectors it asks for, and those that the busiest is asked for.
+        let vectors = layout.rows.vector_bytes / ranks as f64 * (1.0 + layout.rows.imbalance);
+        let of = OfRank {
+            bytes_of_rows: layout.bytes_of_busiest,
+            frequent_bytes: layout.rows.reduced_bytes as u64,
+            exchanged_bytes: vectors as u64,
+        };
+        let memory = all.of_rank((ranks > 1).then_some(&of), ranks);
+        match self.cluster.device.kind {
+            DeviceKind::Gpu => (memory, memory.on_a_device()),
+            DeviceKind::Cpu => (memory, memory.total()),
+        }
+    }
+}
+
+/// Of the last whole step, how long each stage of the list was what everything waited for: from its end backwards, always along whoever
+/// ended last before.
+fn critical_path(run: &Run) -> Vec<f64> {
+    let mut critical = vec![0.0; TRAINING.len()];
+    let last = run.step_ends_us.len() - 1;
+    let (from, mut at) = (run.step_ends_us[last.saturating_sub(1)], run.step_ends_us[last]);
+    let mut spans: Vec<_> = run.spans.iter().filter(|span| span.rank == 0).collect();
+    spans.sort_by(|one, other| one.end_us.total_cmp(&other.end_us));
+    while let Some(span) = spans.pop() {
+        if at <= from {
+            break;
+        }
+        // A billionth of a second is rounding; whoever ended later is not on the path.
+        if (span.end_us - at).abs() < 1e-3 {
+            let start = span.start_us.max(from);
+            critical[span.stage] += at - start;
+            at = span.start_us;
+        } else if span.end_us < at {
+            // Nothing ended here: a pause, which belongs to what comes next.
+            at = span.end_us;
+            spans.push(span);
+        }
+    }
+    critical
+}

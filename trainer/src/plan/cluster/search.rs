@@ -1,0 +1,93 @@
+//! The best plans: batch sizes, placements and splits, under what the user allows.
+
+use super::description::ClusterDescription;
+use super::forecast::Forecast;
+use super::placement::{Placing, Strategy};
+use super::practice::Practice;
+use super::workload::Workload;
+use serde::Serialize;
+
+/// Rows become frequent from so many lookups a step on: powers of two, and the one that the first round has found refined.
+const FEWEST_LOOKUPS: f64 = 0.25;
+const MOST_LOOKUPS: f64 = 65_536.0;
+
+/// A plan that was considered.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Candidate {
+    /// Samples of a batch.
+    pub batch_size: usize,
+    /// What it comes to.
+    pub forecast: Forecast,
+}
+
+/// Every plan that was considered for one batch size, best first; what does not fit comes last.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Searched {
+    /// One of each strategy.
+    pub candidates: Vec<Candidate>,
+}
+
+impl Searched {
+    /// The fastest that fits.
+    pub fn best(&self) -> Option<&Candidate> {
+        self.candidates.first().filter(|candidate| candidate.forecast.fits)
+    }
+}
+
+/// Compares all strategies for `workload` as it is.
+pub fn search(workload: &Workload, cluster: &ClusterDescription, practice: &Practice) -> Searched {
+    let placing = Placing { workload, cluster, practice };
+    let alone = cluster.num_devices() == 1;
+    let mut strategies = vec![Strategy::RowWise];
+    if !alone {
+        strategies.push(Strategy::TableWise);
+        strategies.push(Strategy::DataParallel);
+        let most = cluster.devices_per_node.min(workload.config.model.dim / 16).max(2);
+        strategies.push(Strategy::ColumnWise { parts: most });
+    }
+    let mut forecasts: Vec<Forecast> =
+        strategies.into_iter().map(|strategy| placing.forecast(strategy)).collect();
+    if !alone && practice.hybrid {
+        forecasts.extend(best_hybrid(&placing));
+    }
+    forecasts.sort_by(|one, other| other.fits.cmp(&one.fits).then(one.step_us.total_cmp(&other.step_us)));
+    let batch_size = workload.config.train.batch_size;
+    Searched {
+        candidates: forecasts.into_iter().map(|forecast| Candidate { batch_size, forecast }).collect(),
+    }
+}
+
+/// The fastest hybrid split that fits; where none fits, the one that needs least.
+pub(super) fn best_hybrid(placing: &Placing<'_>) -> Option<Forecast> {
+    let mut best: Option<Forecast> = None;
+    let mut consider = |at_least: f64| {
+        let found = placing.forecast(Strategy::Hybrid { at_least });
+        let better = best.as_ref().is_none_or(|best| match (found.fits, best.fits) {
+            (true, true) => found.step_us < best.step_us,
+            (false, false) => found.needed_bytes < best.needed_bytes,
+            (fits, _) => fits,
+        });
+        if better {
+            best = Some(found);
+        }
+    };
+    let mut at_least = FEWEST_LOOKUPS;
+    while at_least <= MOST_LOOKUPS {
+        consider(at_least);
+        at_least *= 4.0;
+    }
+    let rough = best.as_ref().and_then(|best| match best.layout.strategy {
+        Strategy::Hybrid { at_least } => Some(at_least),
+        _ => None,
+    })?;
+    let mut consider = |at_least: f64| {
+        let found = placing.forecast(Strategy::Hybrid { at_least });
+        if best.as_ref().is_some_and(|best| found.fits && (!best.fits || found.step_us < best.step_us)) {
+            best = Some(found);
+        }
+    };
+    for factor in [0.35, 0.5, 0.7, 1.4, 2.0, 2.8] {
+        consider(rough * factor);
+    }
+    best
+}

@@ -1,0 +1,454 @@
+//! The schedule, executed: the very list of stages that training walks, with its lanes and waits, against modelled times.
+//!
+//! A discrete-event simulation. Stages of a lane run in program order, each as soon as what it waits for has run. Exchanges begin when all ranks
+//! have come to them. With [`Options::contention`], stages that run beside each other on a rank share its memory, its matrix units and its
+//! links: together they get no more than there is. Jitter and stragglers come from a seed.
+
+use super::work::{Busy, StageTime};
+use crate::lanes::{Lane, Repeat, Runs, Stage};
+use headlong_device::rng::CounterRng;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// How lanes get what they run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Assignment {
+    /// One thread runs all stages in program order.
+    Serial,
+    /// On a processor: a thread for exchanges, one for all else, and steps end before the next begins.
+    OverlappedThreads,
+    /// Each lane its own queue; steps follow each other without a pause.
+    Queues,
+}
+
+/// What is simulated besides the times themselves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Options {
+    /// How lanes get what they run on.
+    pub assignment: Assignment,
+    /// Steps.
+    pub steps: usize,
+    /// Micro-batches of a step.
+    pub micro_batches: usize,
+    /// Whether stages beside each other share what the rank has.
+    pub contention: bool,
+    /// Standard deviation of every stage's time, as a part of it.
+    pub jitter: f64,
+    /// One rank in so many is slow by [`Options::straggle`]; 0: none.
+    pub straggler_every: usize,
+    /// How slow: 1.2 takes a fifth longer.
+    pub straggle: f64,
+    /// Decides all chance.
+    pub seed: u64,
+}
+
+impl Options {
+    /// Two steps to come to rest and two that count; nothing by chance.
+    pub fn plain(assignment: Assignment) -> Self {
+        Self {
+            assignment,
+            steps: 4,
+            micro_batches: 1,
+            contention: false,
+            jitter: 0.0,
+            straggler_every: 0,
+            straggle: 1.0,
+            seed: 0,
+        }
+    }
+}
+
+/// Which stages a model has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Has {
+    /// Several ranks.
+    pub ranks: bool,
+    /// Devices with memory of their own.
+    pub devices: bool,
+    /// A loss that is scaled.
+    pub scaled: bool,
+    /// A cross network.
+    pub crossed: bool,
+}
+
+impl Has {
+    /// Whether a stage does anything there.
+    pub fn stage(self, stage: &Stage) -> bool {
+        match stage.runs {
+            Runs::Always => true,
+            Runs::AmongRanks => self.ranks,
+            Runs::OnDevice => self.devices,
+            Runs::Scaled => self.scaled,
+            Runs::Crossed => self.crossed,
+        }
+    }
+}
+
+/// One run of one stage on one rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Span {
+    /// The rank.
+    pub rank: usize,
+    /// The step.
+    pub step: usize,
+    /// Its place in the list of stages.
+    pub stage: usize,
+    /// When it began, microseconds.
+    pub start_us: f64,
+    /// When it ended.
+    pub end_us: f64,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Run {
+    /// Every run of every stage that takes time, as they ended.
+    pub spans: Vec<Span>,
+    /// When each step ended on the last rank, microseconds.
+    pub step_ends_us: Vec<f64>,
+}
+
+impl Run {
+    /// Microseconds of a step once the simulation has come to rest: the mean of its second half.
+    pub fn step_us(&self) -> f64 {
+        let last = self.step_ends_us.len() - 1;
+        let half = last / 2;
+        if half == last {
+            return self.step_ends_us[last];
+        }
+        (self.step_ends_us[last] - self.step_ends_us[half]) / (last - half) as f64
+    }
+}
+
+/// A run of a stage within a step.
+struct Task {
+    stage: usize,
+    lane: Lane,
+    /// Tasks of this step, and of the step before, that must have ended.
+    waits: Vec<usize>,
+    previous: Vec<usize>,
+    is_there: bool,
+    collective: bool,
+}
+
+/// The list with its waits found, micro-batches written out.
+fn tasks(stages: &[Stage], has: Has, micro_batches: usize) -> Vec<Task> {
+    let mut order: Vec<(usize, usize)> = Vec::new();
+    let mut at = 0;
+    while at < stages.len() {
+        let len = stages[at..].iter().take_while(|stage| stage.repeat == stages[at].repeat).count();
+        let times = if stages[at].repeat == Repeat::MicroBatch { micro_batches } else { 1 };
+        order.extend((0..times).flat_map(|micro| (at..at + len).map(move |stage| (stage, micro))));
+        at += len;
+    }
+    let runs_of = |name: &str, micro: Option<usize>| -> Vec<usize> {
+        let all = order.iter().enumerate().filter(|(_, (stage, _))| stages[*stage].name == name);
+        all.filter(|(_, (_, other))| micro.is_none_or(|micro| micro == *other))
+            .map(|(task, _)| task)
+            .collect()
+    };
+    let task = |&(stage, micro): &(usize, usize)| {
+        let line = &stages[stage];
+        let (mut waits, mut previous) = (Vec::new(), Vec::new());
+        for wait in line.waits {
+            match wait.strip_prefix("previous:") {
+                Some(name) => previous.extend(runs_of(name, None)),
+                None => {
+                    let other = stages.iter().find(|other| other.name == *wait);
+                    let alike = other.is_some_and(|other| other.repeat == Repeat::MicroBatch)
+                        && line.repeat == Repeat::MicroBatch;
+                    waits.extend(runs_of(wait, alike.then_some(micro)));
+                }
+            }
+        }
+        let is_there = has.stage(line);
+        Task {
+            stage,
+            lane: line.lane,
+            waits,
+            previous,
+            is_there,
+            collective: is_there && line.lane == Lane::Comm,
+        }
+    };
+    order.iter().map(task).collect()
+}
+
+/// What runs on a rank right now.
+#[derive(Clone, Copy)]
+struct Running {
+    task: usize,
+    step: usize,
+    start_us: f64,
+    /// Microseconds of work left, if alone.
+    left_us: f64,
+    /// What it keeps busy, as parts of its own time.
+    uses: [f64; 5],
+}
+
+/// One rank.
+struct Rank {
+    /// Steps done of each task.
+    done: Vec<usize>,
+    /// Next (step, task) of each queue.
+    cursors: Vec<(usize, usize)>,
+    running: Vec<Option<Running>>,
+    now_us: f64,
+    speed: f64,
+    /// Events of an older version do not count any more.
+    version: u64,
+    factor: f64,
+}
+
+#[derive(PartialEq)]
+struct Event {
+    us: f64,
+    rank: usize,
+    version: u64,
+}
+
+impl Eq for Event {}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The heap gives the greatest: the earliest event is.
+        other.us.total_cmp(&self.us).then(other.rank.cmp(&self.rank))
+    }
+}
+
+/// Executes `stages` on `ranks` equal ranks whose stages take `times` (by their place in the list).
+///
+/// # Panics
+/// Where the waits of the list cannot all be satisfied, which a test of the list excludes.
+pub fn run(stages: &[Stage], times: &[StageTime], has: Has, ranks: usize, options: &Options) -> Run {
+    let mut simulation = Simulation::new(stages, times, has, ranks, options);
+    simulation.start_all();
+    while let Some(event) = simulation.events.pop() {
+        if simulation.ranks[event.rank].version == event.version {
+            simulation.advance(event.rank, event.us);
+        }
+    }
+    let finished =
+        simulation.ranks.iter().all(|rank| rank.cursors.iter().all(|cursor| cursor.0 == options.steps));
+    assert!(finished, "every stage of the list can run");
+    simulation.run
+}
+
+struct Simulation<'a> {
+    times: &'a [StageTime],
+    options: &'a Options,
+    tasks: Vec<Task>,
+    /// Tasks of each queue, in program order.
+    queues: Vec<Vec<usize>>,
+    ranks: Vec<Rank>,
+    /// Ranks that have come to a task of a step.
+    arrived: Vec<Vec<usize>>,
+    events: BinaryHeap<Event>,
+    run: Run,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(stages: &[Stage], times: &'a [StageTime], has: Has, ranks: usize, options: &'a Options) -> Self {
+        let tasks = tasks(stages, has, options.micro_batches);
+        let lanes: &[&[Lane]] = match options.assignment {
+            Assignment::Serial => &[&Lane::ALL],
+            Assignment::OverlappedThreads | Assignment::Queues => {
+                &[&[Lane::Copy], &[Lane::Sparse], &[Lane::Dense], &[Lane::Comm]]
+            }
+        };
+        let queue =
+            |lanes: &&[Lane]| (0..tasks.len()).filter(|&task| lanes.contains(&tasks[task].lane)).collect();
+        let queues: Vec<Vec<usize>> = lanes.iter().map(queue).collect();
+        let chance = CounterRng::new(options.seed, 1);
+        let rank = |index: usize| {
+            let slow = options.straggler_every > 0
+                && chance.bits(index as u64)[0] as usize % options.straggler_every == 0;
+            Rank {
+                done: vec![0; tasks.len()],
+                cursors: vec![(0, 0); queues.len()],
+                running: vec![None; queues.len()],
+                now_us: 0.0,
+                speed: 1.0,
+                version: 0,
+                factor: if slow { options.straggle } else { 1.0 },
+            }
+        };
+        let run = Run { spans: Vec::new(), step_ends_us: vec![0.0; options.steps] };
+        let arrived = vec![Vec::new(); tasks.len() * options.steps];
+        Self {
+            ranks: (0..ranks).map(rank).collect(),
+            times,
+            options,
+            tasks,
+            queues,
+            arrived,
+            events: BinaryHeap::new(),
+            run,
+        }
+    }
+
+    fn start_all(&mut self) {
+        (0..self.ranks.len()).for_each(|rank| self.begin(rank));
+    }
+
+    /// Takes rank `rank` to `us`: what has ended there has ended, what can begin begins.
+    fn advance(&mut self, rank: usize, us: f64) {
+        let state = &mut self.ranks[rank];
+        let passed = (us - state.now_us) * state.speed;
+        state.now_us = us;
+        for queue in 0..state.running.len() {
+            let Some(running) = &mut self.ranks[rank].running[queue] else { continue };
+            running.left_us -= passed;
+            // A part in a billion of a step is rounding.
+            if running.left_us <= 1e-6 {
+                let running = *running;
+                self.ranks[rank].running[queue] = None;
+                self.finish(rank, queue, &running);
+            }
+        }
+        self.begin(rank);
+    }
+
+    fn finish(&mut self, rank: usize, queue: usize, running: &Running) {
+        let state = &mut self.ranks[rank];
+        state.done[running.task] = running.step + 1;
+        let end = state.now_us;
+        let cursor = &mut state.cursors[queue];
+        *cursor = if cursor.1 + 1 == self.queues[queue].len() {
+            (cursor.0 + 1, 0)
+        } else {
+            (cursor.0, cursor.1 + 1)
+        };
+        let step = &mut self.run.step_ends_us[running.step];
+        *step = step.max(end);
+        if end > running.start_us {
+            let stage = self.tasks[running.task].stage;
+            self.run.spans.push(Span {
+                rank,
+                step: running.step,
+                stage,
+                start_us: running.start_us,
+                end_us: end,
+            });
+        }
+    }
+
+    /// Begins what can begin on `rank`, and says when the next thing ends there.
+    fn begin(&mut self, rank: usize) {
+        while let Some((queue, task, step)) = self.first_ready(rank) {
+            if self.tasks[task].collective {
+                let arrived = &mut self.arrived[step * self.tasks.len() + task];
+                arrived.push(rank);
+                // It waits in its queue: a task that takes for ever until all have come.
+                self.occupy(rank, queue, (task, step), f64::INFINITY);
+                if self.arrived[step * self.tasks.len() + task].len() == self.ranks.len() {
+                    self.release(task, step, self.ranks[rank].now_us);
+                }
+            } else {
+                let us = self.duration(rank, task, step);
+                self.occupy(rank, queue, (task, step), us);
+            }
+        }
+        self.schedule(rank);
+    }
+
+    /// All ranks have come to `task`: it begins everywhere now.
+    fn release(&mut self, task: usize, step: usize, now_us: f64) {
+        // Whoever is slow holds up all.
+        let slowest = (0..self.ranks.len()).map(|rank| self.duration(rank, task, step)).fold(0.0, f64::max);
+        for rank in 0..self.ranks.len() {
+            let passed = (now_us - self.ranks[rank].now_us) * self.ranks[rank].speed;
+            self.ranks[rank].now_us = now_us;
+            for running in self.ranks[rank].running.iter_mut().flatten() {
+                if running.task == task && running.step == step {
+                    (running.start_us, running.left_us) = (now_us, slowest);
+                } else {
+                    running.left_us -= passed;
+                }
+            }
+            self.schedule(rank);
+        }
+    }
+
+    fn occupy(&mut self, rank: usize, queue: usize, (task, step): (usize, usize), us: f64) {
+        let time = &self.times[self.tasks[task].stage];
+        let part = |busy: f64| if time.us > 0.0 { (busy / time.us).min(1.0) } else { 0.0 };
+        let Busy { matrix_us, memory_us, wire_us, host_us, launch_us } = time.busy;
+        let state = &mut self.ranks[rank];
+        state.running[queue] = Some(Running {
+            task,
+            step,
+            start_us: state.now_us,
+            left_us: us,
+            uses: [matrix_us, memory_us, wire_us, host_us, launch_us].map(part),
+        });
+    }
+
+    /// Says when the next thing on `rank` ends, at the speed at which all that runs there now can run.
+    fn schedule(&mut self, rank: usize) {
+        let contention = self.options.contention;
+        let state = &mut self.ranks[rank];
+        let running = || state.running.iter().flatten().filter(|running| running.left_us.is_finite());
+        let shared =
+            (0..5).map(|of| running().map(|running| running.uses[of]).sum::<f64>()).fold(1.0, f64::max);
+        let next = running().map(|running| running.left_us).fold(f64::INFINITY, f64::min);
+        state.speed = if contention { 1.0 / shared } else { 1.0 };
+        state.version += 1;
+        if next.is_finite() {
+            let us = state.now_us + next.max(0.0) / state.speed;
+            self.events.push(Event { us, rank, version: state.version });
+        }
+    }
+
+    /// The first task in program order, of those at the head of a queue, that nothing holds up.
+    fn first_ready(&self, rank: usize) -> Option<(usize, usize, usize)> {
+        let state = &self.ranks[rank];
+        let computing = |queue: usize| self.options.assignment == Assignment::OverlappedThreads && queue < 3;
+        let thread_is_busy =
+            (0..state.running.len()).any(|queue| computing(queue) && state.running[queue].is_some());
+        let heads = (0..self.queues.len()).filter(|&queue| {
+            state.running[queue].is_none()
+                && state.cursors[queue].0 < self.options.steps
+                && !(computing(queue) && thread_is_busy)
+        });
+        let heads =
+            heads.map(|queue| (state.cursors[queue].0, self.queues[queue][state.cursors[queue].1], queue));
+        let ready = heads.filter(|&(step, task, _)| self.is_ready(state, step, task));
+        ready.min().map(|(step, task, queue)| (queue, task, step))
+    }
+
+    fn is_ready(&self, state: &Rank, step: usize, task: usize) -> bool {
+        let line = &self.tasks[task];
+        // On a processor a walk through the list ends before the next one begins.
+        let walked = self.options.assignment != Assignment::OverlappedThreads
+            || step == 0
+            || state.done.iter().all(|&done| done >= step);
+        walked
+            && line.waits.iter().all(|&other| state.done[other] > step)
+            && line.previous.iter().all(|&other| state.done[other] >= step)
+    }
+
+    /// How long `task` takes this time.
+    fn duration(&self, rank: usize, task: usize, step: usize) -> f64 {
+        let line = &self.tasks[task];
+        if !line.is_there {
+            return 0.0;
+        }
+        let time = &self.times[line.stage];
+        let mut us = time.us * self.ranks[rank].factor;
+        if self.options.jitter > 0.0 {
+            let number = ((rank * self.options.steps + step) * self.tasks.len() + task) as u64;
+            let draws = CounterRng::new(self.options.seed, 2).bits(number);
+            // Four uniform numbers less their mean: nearly normal, and never far off.
+            let sum: f64 = draws.iter().map(|&bits| f64::from(bits) / 4_294_967_296.0 - 0.5).sum();
+            us *= (1.0 + self.options.jitter * sum * 3.0_f64.sqrt()).max(0.1);
+        }
+        us
+    }
+}

@@ -1,0 +1,43 @@
+//! The tables of `docs/scaling.md`, as Markdown: a test compares them with the page.
+
+use super::choices::Chosen;
+use super::published::{Checked, Model};
+use std::fmt::Write as _;
+
+/// Published points, which are fitted, and how far the others are off.
+pub fn published(checked: &[Checked]) -> String {
+    let mut text = String::from(
+        "| model | system | devices | batch | round | published us | predicted us | error | |\n\
+         |---|---|---:|---:|---|---:|---:|---:|---|\n",
+    );
+    for one in checked {
+        let point = &one.point;
+        let model = if point.model == Model::Dlrm { "DLRM" } else { "DCNv2" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "| {model} | {} | {} | {} | {} | {:.0} | {:.0} | {:+.1} % | {} |",
+            point.cluster,
+            point.nodes * point.devices_per_node,
+            point.batch_size,
+            point.round,
+            point.us,
+            one.predicted_us,
+            one.error() * 100.0,
+            if point.is_fitted { "fitted" } else { "held out" }
+        );
+    }
+    text
+}
+
+/// What each choice changes.
+pub fn choices(title: &str, chosen: &[Chosen]) -> String {
+    let mut text = format!("| {title} | us a step | share of the gain |\n|---|---:|---:|\n");
+    for (index, one) in chosen.iter().enumerate() {
+        // Nothing lost is nothing gained: no "-0".
+        let percent = (one.share * 100.0).round() + 0.0;
+        let share = if index == 0 { String::new() } else { format!("{percent:.0} %") };
+        let _ = writeln!(text, "| {} | {:.0} | {share} |", one.what, one.step_us);
+    }
+    text
+}

@@ -1,0 +1,266 @@
+//! A cluster's plan as text.
+
+use super::forecast::{Forecast, TotalTraffic};
+use super::placement::{Place, Strategy};
+use super::report::ClusterReport;
+use crate::report::{bytes, count};
+use std::fmt::Write as _;
+
+/// Tables and plans that are printed one by one.
+const SHOWN: usize = 8;
+
+impl ClusterReport {
+    /// The plan for people.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let cluster = &self.cluster;
+        let best = &self.best.forecast;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{}: {} nodes of {} devices; a batch of {} samples, {} a rank",
+            cluster.name,
+            cluster.nodes,
+            cluster.devices_per_node,
+            count(self.best.batch_size as u64),
+            count(self.best.batch_size.div_ceil(cluster.num_devices()) as u64)
+        );
+        self.write_tables(&mut text);
+        write_memory(&mut text, best);
+        write_stages(&mut text, best);
+        self.write_keeping_up(&mut text);
+        self.write_considered(&mut text);
+        self.write_ancestor(&mut text);
+        text
+    }
+
+    fn write_tables(&self, text: &mut String) {
+        let layout = &self.best.forecast.layout;
+        let _ = writeln!(text, "placement: {}", layout.strategy.name());
+        let mut tables: Vec<_> = self.tables.iter().zip(&layout.places).collect();
+        tables.sort_by_key(|(table, _)| std::cmp::Reverse(table.rows));
+        for (table, place) in tables.iter().take(SHOWN) {
+            let _ = writeln!(
+                text,
+                "  {:<12} {:>13} rows  {}",
+                table.name,
+                count(table.rows),
+                in_words(**place, table.rows)
+            );
+        }
+        let rest = tables.len().saturating_sub(SHOWN);
+        if rest > 0 {
+            let whole = tables[SHOWN..].iter().filter(|(_, place)| **place == Place::DataParallel).count();
+            let _ = writeln!(text, "  {rest} smaller tables, {whole} of them on every device");
+        }
+        if !layout.strategy.is_trainable() {
+            let _ = writeln!(text, "  note: `headlong train` cuts no table by columns yet");
+        }
+    }
+
+    /// Disks, evaluations, the end of the epoch, the target, and what more of something would buy.
+    fn write_keeping_up(&self, text: &mut String) {
+        let best = &self.best.forecast;
+        let _ = writeln!(
+            text,
+            "reading: {:.2} GB/s a node ({:.0} us of disks a step)",
+            best.reading_gb_per_s, best.reading_us
+        );
+        if let Some(simulated) = &self.simulated {
+            let _ = writeln!(
+                text,
+                "simulated with contention and {:.0} % of jitter on {} ranks: {:.0} us a step",
+                simulated.jitter * 100.0,
+                simulated.ranks,
+                simulated.step_us
+            );
+        }
+        if let Some(evaluation) = &self.evaluation {
+            let pays = if evaluation.hiding_pays {
+                "that pays"
+            } else {
+                "which costs more than evaluating with all"
+            };
+            let _ = writeln!(
+                text,
+                "evaluation: {:.3} s every {:.2} s of training, {:.1} % of the run; {} of {} ranks would hide it, {pays}",
+                evaluation.seconds,
+                evaluation.interval_s,
+                evaluation.share * 100.0,
+                evaluation.ranks_that_hide,
+                self.cluster.num_devices()
+            );
+        }
+        if let Some(division) = &self.division {
+            let _ = writeln!(
+                text,
+                "an epoch: {} steps, the last of {} samples; a program that drops it loses them; {} is the nearest batch that divides them",
+                count(division.steps_per_epoch),
+                count(division.last_step_samples),
+                count(division.nearest_dividing_batch_size)
+            );
+        }
+        if let Some(target) = &self.target {
+            let _ = writeln!(
+                text,
+                "AUC {} after {:.2} epochs (published for this batch): {:.3} minutes",
+                target.auc, target.epochs, target.minutes
+            );
+        }
+        for sensitivity in &self.sensitivities {
+            let _ = writeln!(text, "20 % more {} buys {:.1} %", sensitivity.what, sensitivity.gain * 100.0);
+        }
+    }
+
+    fn write_considered(&self, text: &mut String) {
+        let _ = writeln!(text, "plans considered:");
+        let fastest = self.best.forecast.samples_per_s;
+        for candidate in self.considered.iter().take(SHOWN) {
+            let forecast = &candidate.forecast;
+            let reason = match (forecast.fits, forecast.samples_per_s / fastest) {
+                (false, _) => {
+                    format!(
+                        "does not fit: {} of {}",
+                        bytes(forecast.needed_bytes),
+                        bytes(forecast.available_bytes)
+                    )
+                }
+                (true, share) if share >= 1.0 => "the most samples a second".to_owned(),
+                (true, share) => {
+                    format!("{:.1} % slower: {}", (1.0 - share) * 100.0, slowest_stage(forecast))
+                }
+            };
+            let _ = writeln!(
+                text,
+                "  batch {:>9}  {:<54} {:>9.0} us {:>12} samples/s  {reason}",
+                count(candidate.batch_size as u64),
+                forecast.layout.strategy.name(),
+                forecast.step_us,
+                count(forecast.samples_per_s as u64)
+            );
+        }
+    }
+
+    fn write_ancestor(&self, text: &mut String) {
+        let Some(ancestor) = &self.ancestor else { return };
+        let minutes = |minutes: Option<f64>| {
+            minutes.map_or(String::new(), |minutes| format!(", {minutes:.3} minutes to its target"))
+        };
+        let _ = writeln!(
+            text,
+            "the ancestor ({}) on the same cluster, batch {}: {:.0} us a step{}",
+            ancestor.name,
+            count(ancestor.batch_size as u64),
+            ancestor.step_us,
+            minutes(ancestor.minutes)
+        );
+        let (us, then) = ancestor.one_by_one;
+        let _ = writeln!(text, "  with no stage beside another: {us:.0} us a step{}", minutes(then));
+        for published in &ancestor.published {
+            let _ = writeln!(
+                text,
+                "  published, {}: {:.0} us a step, {:.3} minutes",
+                published.round, published.us, published.minutes
+            );
+        }
+        let target = self.target.as_ref().map(|target| target.minutes);
+        let _ = writeln!(
+            text,
+            "  the plan above: {:.0} us a step{}",
+            self.best.forecast.step_us,
+            minutes(target)
+        );
+    }
+}
+
+fn write_memory(text: &mut String, forecast: &Forecast) {
+    let memory = &forecast.memory;
+    let parts = [
+        ("weights", memory.table_weight_bytes),
+        ("optimiser state", memory.table_state_bytes),
+        ("dense network", memory.dense_bytes),
+        ("exchange slots", memory.exchange_bytes),
+        ("activations", memory.activation_bytes),
+        ("work space and graph", forecast.needed_bytes.saturating_sub(memory.total())),
+        ("reader, on the host", memory.reader_bytes),
+    ];
+    let listed: Vec<String> = parts
+        .iter()
+        .filter(|(_, size)| *size > 0)
+        .map(|(name, size)| format!("{name} {}", bytes(*size)))
+        .collect();
+    let _ = writeln!(
+        text,
+        "memory {} of {} a device ({}): {}",
+        bytes(forecast.needed_bytes),
+        bytes(forecast.available_bytes),
+        if forecast.fits { "fits" } else { "DOES NOT FIT" },
+        listed.join(", ")
+    );
+}
+
+fn write_stages(text: &mut String, forecast: &Forecast) {
+    let _ = writeln!(
+        text,
+        "step {:.0} us, {} samples/s; the busiest resource {:.0} us\n  {:<32} {:<8} {:>9} {:>12}",
+        forecast.step_us,
+        count(forecast.samples_per_s as u64),
+        forecast.busiest_us,
+        "stage",
+        "lane",
+        "us",
+        "critical us"
+    );
+    for stage in &forecast.stages {
+        let _ = writeln!(
+            text,
+            "  {:<32} {:<8} {:>9.1} {:>12.1}",
+            stage.name, stage.lane, stage.us, stage.critical_us
+        );
+    }
+    let TotalTraffic { ids, vectors, gradients, all_reduce } = forecast.traffic;
+    let all = ids + vectors + gradients + all_reduce;
+    let whole = |number: f64| bytes(number.round() as u64);
+    let _ = writeln!(
+        text,
+        "all ranks send {} between nodes and {} inside them: vectors {}, gradients {}, all-reduce {}, ids {}",
+        whole(all.inter),
+        whole(all.intra),
+        whole(vectors.total()),
+        whole(gradients.total()),
+        whole(all_reduce.total()),
+        whole(ids.total())
+    );
+}
+
+/// What the critical path waits for most.
+fn slowest_stage(forecast: &Forecast) -> String {
+    let slowest = forecast.stages.iter().max_by(|one, other| one.critical_us.total_cmp(&other.critical_us));
+    slowest
+        .map_or(String::new(), |stage| format!("waits most for {} ({:.0} us)", stage.name, stage.critical_us))
+}
+
+fn in_words(place: Place, rows: u64) -> String {
+    match place {
+        Place::Hybrid { frequent_rows } => {
+            format!("{} rows on every device, {} divided", count(frequent_rows), count(rows - frequent_rows))
+        }
+        Place::RowWise => "divided by rows".into(),
+        Place::TableWise { device } => format!("on device {device}"),
+        Place::ColumnWise { first, parts } => format!("{parts} column parts from device {first} on"),
+        Place::DataParallel => "on every device".into(),
+    }
+}
+
+impl Strategy {
+    /// Its name in a few letters, for pictures.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::Hybrid { .. } => "hybrid",
+            Self::RowWise => "row-wise",
+            Self::TableWise => "table-wise",
+            Self::ColumnWise { .. } => "column-wise",
+            Self::DataParallel => "data-parallel",
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! What each stage of the schedule costs one rank: operations, bytes, messages; and the time that a device takes for them.
+
+use super::description::{ClusterDescription, DeviceKind};
+use super::placement::{Layout, RowWork};
+use super::practice::Practice;
+use super::workload::{Layer, Part, Workload};
+use headlong_embedding::hybrid::cost::{Costs, StepSizes};
+use headlong_embedding::hybrid::traffic::{
+    AllReduce, Hops, ID_BYTES, IdSource, Merge, Traffic, all_reduce, count_bytes,
+};
+use serde::Serialize;
+
+/// Bytes of memory traffic that sorting one lookup takes: a key and its place, read and written in eight passes (a radix sort of
+/// 64-bit keys), and the lists that are made of them.
+const SORT_BYTES: f64 = 160.0;
+/// The same where all ranks know all ids: a lookup's place is read for each of two roles, and what is mine is listed.
+const SELECT_BYTES: f64 = 80.0;
+/// What reading a row again costs of what reading it first costs: it comes from the second-level cache, at two to three times the memory's
+/// rate on A100 and H100.
+const AGAIN: f64 = 0.4;
+/// Operations of a stage that sorts and lists.
+const SORT_KERNELS: f64 = 6.0;
+
+/// What one rank does in a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Work {
+    /// Operations that follow each other.
+    pub kernels: f64,
+    /// Floating-point operations of matrix products, at the rate of large ones.
+    pub flops: f64,
+    /// Bytes between rank and memory.
+    pub bytes: f64,
+    /// Rows found one by one.
+    pub rows: f64,
+    /// Lookups sorted.
+    pub sorted: f64,
+    /// Bytes between host and device.
+    pub host_bytes: f64,
+    /// Microseconds between ranks.
+    pub wire_us: f64,
+}
+
+impl Work {
+    fn pass(bytes: f64) -> Self {
+        Self { kernels: 1.0, bytes, ..Self::default() }
+    }
+
+    fn with_rows(self, rows: f64) -> Self {
+        Self { rows, ..self }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            kernels: self.kernels + other.kernels,
+            flops: self.flops + other.flops,
+            bytes: self.bytes + other.bytes,
+            rows: self.rows + other.rows,
+            sorted: self.sorted + other.sorted,
+            host_bytes: self.host_bytes + other.host_bytes,
+            wire_us: self.wire_us + other.wire_us,
+        }
+    }
+}
+
+/// A rank's resources that stages may share.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Busy {
+    /// Microseconds of matrix products.
+    pub matrix_us: f64,
+    /// Microseconds of memory.
+    pub memory_us: f64,
+    /// Microseconds between ranks.
+    pub wire_us: f64,
+    /// Microseconds between host and device.
+    pub host_us: f64,
+    /// Microseconds in which the host enqueues.
+    pub launch_us: f64,
+}
+
+impl Busy {
+    /// What the busiest of them comes to: nobody is faster than that.
+    pub fn most(&self) -> f64 {
+        [self.matrix_us, self.memory_us, self.wire_us, self.host_us, self.launch_us]
+            .into_iter()
+            .fold(0.0, f64::max)
+    }
+
+    /// Both.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            matrix_us: self.matrix_us + other.matrix_us,
+            memory_us: self.memory_us + other.memory_us,
+            wire_us: self.wire_us + other.wire_us,
+            host_us: self.host_us + other.host_us,
+            launch_us: self.launch_us + other.launch_us,
+        }
+    }
+}
+
+/// A stage's time on one rank, alone on it.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct StageTime {
+    /// From its start to its end, microseconds.
+    pub us: f64,
+    /// What it keeps busy meanwhile.
+    pub busy: Busy,
+}
+
+impl StageTime {
+    /// One of `times` equal parts.
+    pub fn divided(&self, times: f64) -> Self {
+        let Busy { matrix_us, memory_us, wire_us, host_us, launch_us } = self.busy;
+        let [matrix_us, memory_us, wire_us, host_us, launch_us] =
+            [matrix_us, memory_us, wire_us, host_us, launch_us].map(|us| us / times);
+        Self { us: self.us / times, busy: Busy { matrix_us, memory_us, wire_us, host_us, launch_us } }
+    }
+}
+
+/// The work of all stages of one plan.
+pub struct Works<'a> {
+    workload: &'a Workload,
+    cluster: &'a ClusterDescription,
+    practice: &'a Practice,
+    rows: &'a RowWork,
+    costs: Costs,
+    /// Samples of a rank.
+    samples: f64,
+    /// Ranks.
+    ranks: f64,
+}
+
+impl<'a> Works<'a> {
+    /// Of a step laid out as `layout`.
+    pub fn new(
+        workload: &'a Workload,
+        cluster: &'a ClusterDescription,
+        practice: &'a Practice,
+        layout: &'a Layout,
+    ) -> Self {
+        let ranks = cluster.num_devices() as f64;
+        let samples = (workload.samples / ranks).ceil();
+        Self { workload, cluster, practice, rows: &layout.rows, costs: cluster.costs(), samples, ranks }
+    }
+
+    /// The time of the stage `name` of the schedule on the busiest rank; nothing for stages that it does not have.
+    pub fn time(&self, name: &str) -> StageTime {
+        let work = self.of(name);
+        let device = &self.cluster.device;
+        let matrix_us = work.flops / self.cluster.flop_per_us(self.workload.config.train.precision);
+        let memory_us = work.bytes / self.cluster.memory_bytes_per_us();
+        let each = work.rows * device.row_us + work.sorted * device.route_us;
+        let host_us = work.host_bytes / (device.host_gb_per_s * 1e3);
+        let computing = if device.kind == DeviceKind::Cpu {
+            // A core computes or waits for memory; a copy is its work as well.
+            matrix_us + memory_us + host_us
+        } else {
+            matrix_us.max(memory_us).max(host_us)
+        };
+        let launch_us = self.launches(name, work.kernels) * device.launch_us;
+        let us = work.kernels * device.kernel_us + computing + each + work.wire_us;
+        StageTime {
+            // An operation cannot run before it is enqueued, and the host that waits for counts is never ahead.
+            us: us + launch_us,
+            busy: Busy { matrix_us, memory_us: memory_us + each, wire_us: work.wire_us, host_us, launch_us },
+        }
+    }
+
+    /// Of the dense network's stages the host launches one graph in any case.
+    fn launches(&self, name: &str, kernels: f64) -> f64 {
+        let dense =
+            ["bottom", "top", "cross", "loss", "interaction"].iter().any(|part| name.starts_with(part));
+        match (self.practice.captured, dense) {
+            (true, _) => 0.0,
+            (false, true) => f64::from(u8::from(name == "bottom_forward")),
+            (false, false) => kernels,
+        }
+    }
+
+    /// What the busiest rank does in the stage `name`.
+    pub fn of(&self, name: &str) -> Work {
+        let (rows, ranks) = (self.rows, self.ranks);
+        let row = self.workload.config.model.dim as f64 * 4.0;
+        // One rank owns every row and looks rows up where they lie.
+        let alone = ranks == 1.0;
+        let lookups = (rows.frequent_lookups + rows.infrequent_lookups) / ranks;
+        let asked = rows.requests / ranks * rows.imbalance;
+        let bags = self.samples * self.workload.tables.len() as f64;
+        match name {
+            "answer" => self.answer(asked, row),
+            "exchange_vectors" | "exchange_gradients" => {
+                Work { kernels: 1.0, wire_us: self.vectors_us(), ..Work::default() }
+            }
+            "lookup_frequent" => {
+                let found = rows.frequent_lookups / ranks;
+                Work::pass(again(found, rows.frequent_bytes / row) * row).with_rows(found)
+            }
+            "pool" if alone => Work::pass((again(lookups, rows.distinct) + bags) * row).with_rows(lookups),
+            "pool" => {
+                let received = rows.requests / ranks;
+                Work::pass((received + bags) * row).with_rows(received)
+            }
+            "copy_batch" => Work {
+                host_bytes: self.samples
+                    * (8.0 * lookups / self.samples
+                        + 4.0 * (1.0 + self.workload.config.data.num_dense as f64)),
+                ..Work::default()
+            },
+            "route" if self.practice.variant.ids == IdSource::Known => self.select(lookups * ranks),
+            "route" => self.sort(lookups),
+            "exchange_ids" => Work { wire_us: self.ids_us(), ..Work::default() },
+            "accept" => self.sort(asked),
+            "reduce" => self.reduce(lookups, row),
+            "all_reduce_and_update_frequent" => self.all_reduce(),
+            "update_infrequent" => self.update(asked, lookups, alone, row),
+            "bottom_forward" => self.forward(Part::Bottom),
+            "bottom_backward" => self.backward(Part::Bottom),
+            "cross_forward" => self.forward(Part::Cross).plus(self.between_cross_layers(4.0)),
+            "cross_backward" => self.backward(Part::Cross).plus(self.between_cross_layers(7.0)),
+            "top_forward" => self.forward(Part::Top),
+            "top_backward" => self.backward(Part::Top),
+            "interaction_forward" => self.interaction(1.0),
+            "interaction_backward" => self.interaction(2.0),
+            "loss" => Work { kernels: 2.0, bytes: self.samples * 16.0, ..Work::default() },
+            "dense_optimizer" => self.optimizer(),
+            _ => Work::default(),
+        }
+    }
+
+    fn sort(&self, lookups: f64) -> Work {
+        let bytes = if self.cluster.device.kind == DeviceKind::Cpu { 0.0 } else { lookups * SORT_BYTES };
+        Work { kernels: SORT_KERNELS, bytes, sorted: lookups, ..Work::default() }
+    }
+
+    fn select(&self, lookups: f64) -> Work {
+        let is_cpu = self.cluster.device.kind == DeviceKind::Cpu;
+        let bytes = if is_cpu { 0.0 } else { lookups * SELECT_BYTES };
+        Work { kernels: SORT_KERNELS, bytes, sorted: lookups, ..Work::default() }
+    }
+
+    /// Owners gather what they are asked for; where they pool, they read the rows of whole bags.
+    fn answer(&self, asked: f64, row: f64) -> Work {
+        let wire = self.practice.wire_bytes / 4.0;
+        let distinct = self.rows.distinct / self.ranks * self.rows.imbalance;
+        let read = if self.practice.pools_at_owner {
+            self.rows.infrequent_lookups / self.ranks * self.rows.imbalance
+        } else {
+            asked
+        };
+        Work::pass(again(read, distinct) * row + asked * row * wire).with_rows(read)
+    }
+
+    /// Gradients of the lookups become one a row.
+    fn reduce(&self, lookups: f64, row: f64) -> Work {
+        let wire = self.practice.wire_bytes / 4.0;
+        let own = self.rows.requests / self.ranks;
+        let read = if self.practice.pools_at_owner {
+            self.rows.frequent_lookups / self.ranks + own
+        } else {
+            lookups
+        };
+        // All lookups of a bag read the bag's gradient.
+        let bags = self.samples * self.workload.tables.len() as f64;
+        Work::pass(again(read, bags) * row * wire + own * row * wire + self.rows.frequent_bytes)
+            .with_rows(own)
+    }
+
+    /// Each row that was touched is read and written once with its state; before that its gradients are summed.
+    fn update(&self, asked: f64, lookups: f64, alone: bool, row: f64) -> Work {
+        let state: f64 =
+            self.workload.tables.iter().map(|table| table.state_bytes as f64).fold(0.0, f64::max);
+        let bags = self.samples * self.workload.tables.len() as f64;
+        let (gradients, vectors) = match (alone, self.practice.pools_at_owner) {
+            (true, _) => (lookups, bags),
+            (false, true) => (self.rows.infrequent_lookups / self.ranks * self.rows.imbalance, asked),
+            (false, false) => (asked, asked),
+        };
+        let wire = if alone { 1.0 } else { self.practice.wire_bytes / 4.0 };
+        let touched = self.rows.distinct / self.ranks * self.rows.imbalance;
+        let sums = if self.practice.pools_at_owner { self.sort(gradients) } else { Work::default() };
+        Work::pass(again(gradients, vectors) * row * wire + touched * 2.0 * (row + state))
+            .with_rows(gradients.max(touched))
+            .plus(sums)
+    }
+
+    /// What the frequent rows and the dense gradients are summed with, and what the frequent rows' update reads and writes.
+    fn all_reduce(&self) -> Work {
+        let state: f64 =
+            self.workload.tables.iter().map(|table| table.state_bytes as f64).fold(0.0, f64::max);
+        let row = self.workload.config.model.dim as f64 * 4.0;
+        let updated = self.rows.frequent_bytes * (3.0 + 2.0 * state / row);
+        let us = self.costs.all_reduce_us(&self.cluster.shape(), self.buffer_bytes());
+        Work { kernels: 1.0, bytes: updated, wire_us: us, ..Work::default() }
+    }
+
+    /// Bytes of one rank's buffer in the all-reduce of a step.
+    pub fn buffer_bytes(&self) -> f64 {
+        let wire = self.practice.wire_bytes / 4.0;
+        (self.rows.reduced_bytes + self.workload.dense_parameters() * 4.0) * wire
+    }
+
+    /// Bytes that travel in a step, over all ranks.
+    pub fn traffic(&self) -> Traffic {
+        let (shape, wire) = (self.cluster.shape(), self.practice.wire_bytes / 4.0);
+        let way = self.costs.all_reduce_way(&shape, self.buffer_bytes());
+        let summed = |bytes: f64| all_reduce(&shape, way, bytes * wire);
+        let known = self.practice.variant.ids == IdSource::Known;
+        let ids = if known { Hops::default() } else { self.rows.requests_travelling * ID_BYTES };
+        Traffic {
+            ids: ids + count_bytes(&shape, self.practice.variant, self.workload.tables.len()),
+            vectors: self.rows.travelling * wire,
+            gradients: self.rows.travelling * wire,
+            frequent: summed(self.rows.reduced_bytes),
+            dense: summed(self.workload.dense_parameters() * 4.0),
+        }
+    }
+
+    /// How the all-reduce of a step is done.
+    pub fn all_reduce_way(&self) -> AllReduce {
+        self.costs.all_reduce_way(&self.cluster.shape(), self.buffer_bytes())
+    }
+
+    fn times(&self) -> headlong_embedding::hybrid::cost::StepTimes {
+        let step = StepSizes { buffer_bytes: self.buffer_bytes(), ..StepSizes::default() };
+        let mut traffic = self.traffic();
+        for hops in [&mut traffic.vectors, &mut traffic.gradients, &mut traffic.ids] {
+            *hops = *hops * self.rows.imbalance;
+        }
+        let exchange = self.practice.variant;
+        debug_assert!(exchange.merge <= Merge::Node);
+        self.costs.step_times(&self.cluster.shape(), exchange, &traffic, &step)
+    }
+
+    fn vectors_us(&self) -> f64 {
+        self.times().forward_us
+    }
+
+    fn ids_us(&self) -> f64 {
+        if self.practice.variant.ids == IdSource::Known { 0.0 } else { self.times().ids_us }
+    }
+
+    fn layers(&self, part: Part) -> impl Iterator<Item = Layer> {
+        self.workload.layers.iter().copied().filter(move |layer| layer.part == part)
+    }
+
+    fn forward(&self, part: Part) -> Work {
+        let element = self.product_bytes();
+        self.layers(part).fold(Work::default(), |work, layer| {
+            let (inputs, outputs) = (layer.inputs as f64, layer.outputs as f64);
+            work.plus(Work {
+                kernels: 1.0,
+                flops: self.product(self.samples, outputs, inputs),
+                bytes: element * (self.samples * (inputs + outputs) + inputs * outputs),
+                ..Work::default()
+            })
+        })
+    }
+
+    /// Gradients of inputs and weights; nobody needs that of the first layer's input.
+    fn backward(&self, part: Part) -> Work {
+        let element = self.product_bytes();
+        self.layers(part).enumerate().fold(Work::default(), |work, (index, layer)| {
+            let (inputs, outputs) = (layer.inputs as f64, layer.outputs as f64);
+            let is_first = part == Part::Bottom && index == 0;
+            let products = if is_first { 1.0 } else { 2.0 };
+            let of_inputs = if is_first { 0.0 } else { self.product(self.samples, inputs, outputs) };
+            work.plus(Work {
+                kernels: products,
+                flops: self.product(inputs, outputs, self.samples) + of_inputs,
+                bytes: products * element * (self.samples * (inputs + outputs) + inputs * outputs),
+                ..Work::default()
+            })
+        })
+    }
+
+    /// Bytes of an element that a product moves besides computing; a processor's rate of products is measured with it.
+    fn product_bytes(&self) -> f64 {
+        if self.cluster.device.kind == DeviceKind::Cpu { 0.0 } else { self.workload.activation_bytes() }
+    }
+
+    /// Operations of a product of `rows` × `columns` sums over `inner` terms, as many as the device does in its time at the rate of large
+    /// ones: narrow ones are slower.
+    fn product(&self, rows: f64, columns: f64, inner: f64) -> f64 {
+        let narrow = rows.min(columns).min(inner);
+        2.0 * rows * columns * inner * (narrow + self.cluster.device.half_width) / narrow
+    }
+
+    /// What a cross network does besides products: `passes` over vectors as wide as its input, for each of its layers.
+    fn between_cross_layers(&self, passes: f64) -> Work {
+        let layers = self.layers(Part::Cross).count() as f64 / 2.0;
+        let width = self.layers(Part::Cross).next().map_or(0, |layer| layer.inputs) as f64;
+        Work {
+            kernels: layers,
+            bytes: layers * passes * self.samples * width * self.workload.activation_bytes(),
+            ..Work::default()
+        }
+    }
+
+    /// Vectors are read, and what is made of them is written; backward twice as much.
+    fn interaction(&self, times: f64) -> Work {
+        let features = self.workload.tables.len() as f64 + 1.0;
+        let dim = self.workload.config.model.dim as f64;
+        let out = crate::plan::top_input_width(&self.workload.config) as f64;
+        let flops = if self.workload.has_dot_products() { features * (features - 1.0) * dim } else { 0.0 };
+        Work {
+            kernels: 1.0,
+            flops: times * self.samples * flops,
+            bytes: times * self.samples * (features * dim + out) * self.workload.activation_bytes(),
+            ..Work::default()
+        }
+    }
+
+    /// Gradient, weight and state are read, weight and state written, and once more in the element of the products.
+    fn optimizer(&self) -> Work {
+        let parameters = self.workload.dense_parameters();
+        let optimizer = self.workload.config.optimizer.dense.optimizer();
+        let state = optimizer.state_bytes(1, parameters as usize) as f64;
+        let part = if self.practice.shards_optimizer { self.ranks } else { 1.0 };
+        let bytes = parameters * (12.0 + self.workload.activation_bytes()) + 2.0 * state;
+        Work { kernels: 2.0, bytes: bytes / part, ..Work::default() }
+    }
+}
+
+/// Reads of `distinct` rows, `all` of them: as many as cost the same without a repetition.
+fn again(all: f64, distinct: f64) -> f64 {
+    let first = distinct.min(all);
+    first + (all - first) * AGAIN
+}
