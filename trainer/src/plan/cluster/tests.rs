@@ -316,3 +316,30 @@ fn frequencies_that_are_given_are_taken() {
     let message = Workload::new(&config, &rows, &Source::Given(given)).unwrap_err().to_string();
     assert!(message.contains("3 tables, expected 26"), "{message}");
 }
+
+#[test]
+fn the_published_times_of_fourteen_nodes_are_reproduced() {
+    let models = Models::new().unwrap();
+    let point = published::POINTS.iter().find(|point| point.nodes == 14).unwrap();
+    let mut workload = models.workload(point);
+    workload.config.eval.every = crate::config::EvalEvery::EpochFraction(0.05);
+    let cluster = point.cluster(None).unwrap();
+    let (report, planned) = super::report::report(&workload, &cluster, &[]).unwrap();
+    let ancestor = report.ancestor.as_ref().unwrap();
+    for (predicted, published) in
+        [(ancestor.one_by_one.1, &ancestor.published[0]), (ancestor.minutes, &ancestor.published[1])]
+    {
+        let off = predicted.unwrap() / published.minutes - 1.0;
+        assert!(off.abs() < 0.1, "{}: {predicted:?} minutes", published.round);
+    }
+    let text = report.to_text();
+    for word in ["placement: ", "critical us", "plans considered:", "20 % more", "0.588 minutes", "AUC 0.8025"] {
+        assert!(text.contains(word), "{word} in\n{text}");
+    }
+    let critical: f64 = report.best.forecast.stages.iter().map(|stage| stage.critical_us).sum();
+    assert!((critical / report.best.forecast.step_us - 1.0).abs() < 0.01, "the critical path is the step");
+    let practice = super::report::practice(&planned);
+    let placing = Placing { workload: &planned, cluster: &cluster, practice: &practice };
+    let picture = placing.picture(&report.best);
+    assert!(picture.ends_with("</svg>\n") && picture.matches("<circle").count() == 5, "1, 2, 4, 8 and 14 nodes");
+}
