@@ -333,7 +333,9 @@ fn the_published_times_of_fourteen_nodes_are_reproduced() {
         assert!(off.abs() < 0.1, "{}: {predicted:?} minutes", published.round);
     }
     let text = report.to_text();
-    for word in ["placement: ", "critical us", "plans considered:", "20 % more", "0.588 minutes", "AUC 0.8025"] {
+    for word in
+        ["placement: ", "critical us", "plans considered:", "20 % more", "0.588 minutes", "AUC 0.8025"]
+    {
         assert!(text.contains(word), "{word} in\n{text}");
     }
     let critical: f64 = report.best.forecast.stages.iter().map(|stage| stage.critical_us).sum();
@@ -341,5 +343,8 @@ fn the_published_times_of_fourteen_nodes_are_reproduced() {
     let practice = super::report::practice(&planned);
     let placing = Placing { workload: &planned, cluster: &cluster, practice: &practice };
     let picture = placing.picture(&report.best);
-    assert!(picture.ends_with("</svg>\n") && picture.matches("<circle").count() == 5, "1, 2, 4, 8 and 14 nodes");
+    assert!(
+        picture.ends_with("</svg>\n") && picture.matches("<circle").count() == 5,
+        "1, 2, 4, 8 and 14 nodes"
+    );
 }
