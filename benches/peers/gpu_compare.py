@@ -2,13 +2,16 @@
 
     python gpu_compare.py --headlong ../../target/release/headlong --batch-size 65536 6912 --row-cap 40000000 --rounds 3
     python gpu_compare.py --headlong ../../target/release/headlong --smoke     # both on the CPU, small: shows that it runs
+    python gpu_compare.py --headlong ../../target/release/headlong --smoke cuda     # ours on the device, a software device say
 
 Each round runs every program once per case, in rotated order, each in a process of its own, so that they meet the same card at the
-same warmth. Prints one JSON line for each run, and a table at the end. Needs PyTorch with CUDA in the python that starts it.
+same warmth. Prints each command before its first run, one JSON line for each run, and for each case the medians and their ratio. Needs
+PyTorch with CUDA in the python that starts it. Ends with 1 where a program has failed in every round of a case.
 """
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -24,14 +27,16 @@ arguments.add_argument("--dtype", default="bf16")
 arguments.add_argument("--rounds", type=int, default=3)
 arguments.add_argument("--seconds", type=float, default=10)
 arguments.add_argument("--limit", type=float, default=900, help="seconds that one program may take")
-arguments.add_argument("--smoke", action="store_true")
+arguments.add_argument("--smoke", nargs="?", const="cpu", choices=["cpu", "cuda"], help="small; where ours computes")
+arguments.add_argument("--peer", default=os.path.join(HERE, "gpu_peer.py"), help="what computes in PyTorch")
 a = arguments.parse_args()
 if a.smoke:
     a.batch_size, a.row_cap, a.rounds, a.seconds = [64], 1000, 1, 0.0
 
 
 def ours(shape, batch):
-    device = ["--device", "cpu", "--dtype", "f32"] if a.smoke else ["--device", "cuda", "--dtype", a.dtype, "--schedule", "captured"]
+    on_device = ["--device", "cuda", "--dtype", a.dtype, "--schedule", "captured"]
+    device = ["--device", "cpu", "--dtype", "f32"] if a.smoke == "cpu" else on_device
     return [a.headlong, "bench", "iteration", "--shape", shape, "--batch-size", str(batch), "--row-cap", str(a.row_cap),
             "--seconds", str(a.seconds), "--json", *device]
 
@@ -40,7 +45,7 @@ def theirs(tables):
     def command(shape, batch):
         size = ["--smoke"] if a.smoke else ["--batch-size", str(batch), "--row-cap", str(a.row_cap), "--seconds", str(a.seconds),
                                             "--dtype", a.dtype]
-        return [sys.executable, os.path.join(HERE, "gpu_peer.py"), "--shape", shape, "--tables", tables, *size]
+        return [sys.executable, a.peer, "--shape", shape, "--tables", tables, *size]
     return command
 
 
@@ -62,6 +67,17 @@ def rate(name, command):
     return json.loads(lines[-1])["samples_per_s"]
 
 
+def verdict(medians):
+    """Ours over the faster of theirs, in words; none where one side has no median."""
+    theirs = {name: median for name, median in medians.items() if name != "headlong"}
+    if "headlong" not in medians or not theirs:
+        return None
+    best = max(theirs, key=theirs.get)
+    what = "a smoke test: no measurement" if a.smoke else "of the faster of PyTorch's"
+    return (f"ratio {medians['headlong'] / theirs[best]:.2f} {what} "
+            f"(headlong {medians['headlong']:,.0f} samples/s, {best} {theirs[best]:,.0f})")
+
+
 def main():
     failed = False
     for shape in a.shape:
@@ -70,16 +86,17 @@ def main():
             for round_index in range(a.rounds):
                 names = list(PROGRAMS)
                 for name in names[round_index % len(names):] + names[:round_index % len(names)]:
-                    found = rate(name, PROGRAMS[name](shape, batch))
+                    command = PROGRAMS[name](shape, batch)
+                    if round_index == 0:
+                        print("$ " + shlex.join(command), flush=True)
+                    found = rate(name, command)
                     rates[name] += [] if found is None else [found]
             medians = {name: statistics.median(found) for name, found in rates.items() if found}
             failed |= len(medians) < len(PROGRAMS)
             for name, median in medians.items():
                 print(f"{shape}, batch {batch}: {name:20} {median:14,.0f} samples/s  (rounds: {len(rates[name])})")
-            best = max((median for name, median in medians.items() if name != "headlong"), default=None)
-            if best and "headlong" in medians:
-                what = "on the CPU, a smoke test: no measurement" if a.smoke else "of the faster of PyTorch's"
-                print(f"{shape}, batch {batch}: ratio {medians['headlong'] / best:.2f} {what}")
+            if verdict(medians):
+                print(f"{shape}, batch {batch}: {verdict(medians)}", flush=True)
     sys.exit(failed)
 
 

@@ -37,6 +37,10 @@ mod cuda_tests {
 
     impl Ranks {
         fn new(stream: &Stream, plan: &Plan, partition: Partition) -> Self {
+            Self::merging(Deduplicate::Rank, stream, plan, partition)
+        }
+
+        fn merging(deduplicate: Deduplicate, stream: &Stream, plan: &Plan, partition: Partition) -> Self {
             let partition = Arc::new(partition);
             let step = DeviceMemory::new(
                 stream.cuda_body().device(),
@@ -56,7 +60,7 @@ mod cuda_tests {
                     },
                     partition: Arc::clone(&partition),
                     owner: Owner(owner),
-                    deduplicate: Deduplicate::Rank,
+                    deduplicate,
                     slot_factor: DEFAULT_SLOT_FACTOR,
                 };
                 let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
@@ -232,6 +236,49 @@ mod cuda_tests {
             check(&stream, [16; 5], optimizer, 2 + index % 3, index as u64);
         }
         check(&stream, [16, 20, 33, 5, 1], Optimizer::Sgd, 4, 3);
+    }
+
+    /// Without merging, a vector travels for each lookup of an infrequent row; sums are the same, of integers bit for bit.
+    #[test]
+    fn rows_that_are_not_merged_step_the_same_and_send_a_vector_a_lookup() {
+        let Some(stream) = stream() else { return };
+        let specs = specs([16; 5]);
+        let plan = Plan {
+            specs: &specs,
+            optimizer: Optimizer::Sgd,
+            max_samples: 300,
+            max_ids: &[300, 300, 1200, 1200, 1200],
+            frozen: false,
+        };
+        for (ranks, seed) in [(2, 1), (4, 3)] {
+            let split = partition(&specs, ranks, seed);
+            let bags = batch(&specs, 5, 300);
+            let is_asked_for =
+                |table: usize, row| matches!(split.classify(table, row), Place::Infrequent { .. });
+            let lookups: usize = (0..specs.len())
+                .map(|table| {
+                    bags[table].bags.iter().flatten().filter(|&&row| is_asked_for(table, row)).count()
+                })
+                .sum();
+            let run = |deduplicate| {
+                let mut several = Ranks::merging(deduplicate, &stream, &plan, split.clone());
+                let vectors = several.forward(&bags);
+                let sent: usize = several.ranks.iter().map(|rank| num_written(&rank.requested.1)).sum();
+                several.backward(&small_integers(9, vectors.len()), &Step { learning_rate: 1.0, number: 1 });
+                assert_eq!(several.check_flags(), [""; 0]);
+                (vectors, several.tensors().concat(), sent / 16)
+            };
+            let (merged, single) = (run(Deduplicate::Rank), run(Deduplicate::Off));
+            assert_bits(&single.0, &merged.0, "vectors");
+            assert_near(&single.1, &merged.1, 1e-4, 1e-4, "tensors");
+            assert_eq!(single.2, lookups, "{ranks} ranks: vectors sent");
+            assert!(merged.2 < lookups, "{ranks} ranks: rows occur more than once");
+        }
+    }
+
+    /// Elements that are not what the test has put there.
+    fn num_written(slots: &Mat) -> usize {
+        slots.to_vec::<f32>().unwrap().iter().filter(|element| !element.is_nan()).count()
     }
 
     /// Integers add up exactly, so every split gives the same bits.

@@ -6,6 +6,7 @@ use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::schedule::Call;
 use crate::share::Share;
+use headlong_comm::device::narrow::Narrow;
 use headlong_comm::{CommError, CommOptions, Communicator, DeviceCollectives, Topology};
 use headlong_device::cuda::DeviceMemory;
 use headlong_device::optimizer::Optimizer;
@@ -116,6 +117,8 @@ pub struct Model {
     device_steps: Option<DeviceMemory>,
     /// The other ranks' devices, where there are several.
     devices: Option<Box<dyn DeviceCollectives>>,
+    /// Where vectors between them travel in bf16.
+    narrow: Option<Narrow>,
 }
 
 /// A dense parameter as checkpoints name it.
@@ -300,6 +303,7 @@ impl Model {
             loss_sums: leading(ids.leading.loss_sums),
             device_steps: None,
             devices: None,
+            narrow: None,
             votes: leading(ids.leading.votes),
             loss_scale: loss_scale(config, &arenas, &ids),
             rounding: None,

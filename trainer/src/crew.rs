@@ -30,6 +30,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+mod rest;
+
+use rest::come_to_rest;
+
 /// The ranks of this process.
 pub struct Crew {
     ranks: Vec<Mutex<Engine>>,
@@ -239,9 +243,10 @@ impl Crew {
             };
             Ok(Engine::new(model, lanes, Recorder::since(blueprint.record, blueprint.begun)))
         });
-        let crew = Self::new(engines.collect::<Result<_>>()?);
+        let mut crew = Self::new(engines.collect::<Result<_>>()?);
         crew.all(Engine::meet_devices)?;
-        Ok(Self { blueprint: Some(blueprint), ..crew })
+        crew.blueprint = Some(blueprint);
+        Ok(crew)
     }
 
     /// Places the rows anew: weights and states move to where they belong now, and the batch of now is routed again. What is trained
@@ -251,6 +256,8 @@ impl Crew {
     /// # Errors
     /// Memory that the system refuses, a rank that is gone; then the crew is as it was.
     pub fn place_anew(&mut self, partition: &Arc<Partition>) -> Result<()> {
+        // Steps on their way read the old rows, and their losses are told.
+        self.settle()?;
         let blueprint = self.blueprint.clone();
         let blueprint = blueprint
             .ok_or_else(|| Error::unsupported("placing rows anew", "this crew was put together by hand"))?;
@@ -485,6 +492,18 @@ impl Crew {
     /// As [`Engine::weights_changed`], on all ranks.
     pub fn weights_changed(&self) {
         self.ranks.iter().enumerate().for_each(|(rank, _)| self.engine(rank).weights_changed());
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        let engines: Vec<_> = (0..self.len()).map(|index| self.engine(index)).collect();
+        let at_rest = come_to_rest(&engines.iter().map(|engine| &**engine).collect::<Vec<_>>());
+        drop(engines);
+        if !at_rest {
+            // What is freed under a device that still writes would end the process: rather none of it is.
+            self.ranks.drain(..).for_each(std::mem::forget);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::evaluation::Scores;
 use crate::lanes::{Lane, Lanes};
 use crate::schedule::{Call, EVALUATION, GATHER, PROLOGUE, TRAINING};
 use crate::trace::Recorder;
+use headlong_device::cuda::CudaDevice;
 use headlong_device::optimizer::Step;
 use headlong_reader::{Batch, Position};
 use std::collections::VecDeque;
@@ -117,6 +118,11 @@ impl Engine {
     /// A rank without what all of them need, or one that is gone.
     pub(crate) fn meet_devices(&mut self) -> Result<()> {
         self.model.meet_devices(self.lanes.stream(Lane::Comm))
+    }
+
+    /// The CUDA device that the lanes work on, where it is one.
+    pub(crate) fn cuda_device(&self) -> Option<CudaDevice> {
+        self.lanes.stream(Lane::Dense).as_cuda().map(|cuda| cuda.device().clone())
     }
 
     /// The model.

@@ -6,7 +6,10 @@
 mod made_up;
 
 use headlong::build::table_specs;
-use headlong::config::{Config, DeviceChoice, ExchangeChoice, Precision, ScheduleChoice, TableDtype};
+use headlong::config::{
+    CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Precision, ScheduleChoice,
+    TableDtype,
+};
 use headlong::crew::{Crew, CrewOptions, comm_options, local_topology};
 use headlong::digest::weights_digest;
 use headlong::engine::StepRates;
@@ -16,6 +19,7 @@ use headlong_comm::transport::verbs::fake::{Fabric, Weather};
 use headlong_device::cuda::CudaDevice;
 use headlong_device::cuda::testing::{device, driver_calls};
 use headlong_embedding::Registry;
+use headlong_embedding::hybrid::Partition;
 use headlong_reader::{Batch, Jagged};
 use made_up::{MadeUp, mixed};
 use std::sync::Arc;
@@ -162,17 +166,29 @@ fn run(config: &Config) -> Outcome {
 
 /// As [`run`], over these communicators.
 fn run_among(config: &Config, communicators: Option<Vec<Communicator>>) -> Outcome {
+    run_and_move(config, communicators, None)
+}
+
+/// As [`run_among`]; half-way the rows move to where another partition wants them.
+fn run_and_move(
+    config: &Config,
+    communicators: Option<Vec<Communicator>>,
+    moves_to: Option<Arc<Partition>>,
+) -> Outcome {
     let registry = Registry::default();
     let partition =
         (config.run.ranks > 1).then(|| Arc::new(mixed(&table_specs(config, &ROWS), config.run.ranks)));
     let options = CrewOptions { partition, communicators, ..CrewOptions::new(2, &registry) };
-    let crew = Crew::build(config, &ROWS, options).unwrap();
+    let mut crew = Crew::build(config, &ROWS, options).unwrap();
     let at = |number: u64| batch(number, if number % 7 == 6 { 11 } else { SAMPLES });
     crew.prime(&at(0)).unwrap();
     let (mut losses, mut predictions) = (Vec::new(), Vec::new());
     for number in 1..=STEPS {
         let next = (number < STEPS).then(|| at(number));
         let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
+        if let Some(partition) = moves_to.as_ref().filter(|_| number == STEPS / 2) {
+            crew.place_anew(partition).unwrap();
+        }
         crew.enqueue(rates, next.as_ref()).unwrap();
         if number % 4 == 0 {
             let take = &mut |logits: &[f32], _: &[f32]| predictions.extend_from_slice(logits);
@@ -338,6 +354,68 @@ fn narrow_products_stay_near_and_are_narrow() {
     assert_ne!(wide.losses, narrow.losses, "bf16 was asked for and f32 computed");
     for (wide, narrow) in wide.losses.iter().zip(&narrow.losses) {
         assert!((wide - narrow).abs() < 0.01, "loss {narrow} in bf16, {wide} in f32");
+    }
+}
+
+/// The configuration of some ranks on devices of their own; none, with a line, where there are too few.
+fn among(ranks: usize, schedule: ScheduleChoice) -> Option<Config> {
+    if device().is_none() || CudaDevice::count().unwrap() < ranks as u32 {
+        println!("skipped, because there are no {ranks} devices");
+        return None;
+    }
+    let mut config = config(DeviceChoice::Cuda, schedule, "rowwise_adagrad", 1);
+    config.run.ranks = ranks;
+    Some(config)
+}
+
+/// Weights, states, the batch that was routed and losses on their way move with the rows. The sum of a row's gradients is taken over four
+/// owners' sources in another order than over four replicas: there it is the same within rounding.
+#[test]
+fn rows_may_move_between_captured_steps() {
+    for ranks in [2, 4] {
+        let Some(config) = among(ranks, ScheduleChoice::Captured) else { return };
+        let specs = table_specs(&config, &ROWS);
+        let stayed = run(&config);
+        for (moves_to, keeps_bits) in [
+            (mixed(&specs, ranks), true),
+            (Partition::row_wise(&specs, ranks), ranks == 2),
+            (Partition::all_frequent(&specs, ranks), ranks == 2),
+        ] {
+            let moved = run_and_move(&config, None, Some(Arc::new(moves_to)));
+            assert_near(&format!("{ranks} ranks"), &stayed, &moved, 10.0);
+            if keeps_bits {
+                assert_eq!(stayed.losses, moved.losses, "{ranks} ranks: losses");
+                assert_eq!(stayed.digest, moved.digest, "{ranks} ranks: weights and states");
+                assert_eq!(stayed.predictions, moved.predictions, "{ranks} ranks: predictions");
+            }
+        }
+    }
+}
+
+/// As many vectors as lookups, or vectors of half the bytes: what ranks on the processor compute with the same settings. Rounded to
+/// bf16, numbers that differ in the last bit may come to differ by a 2⁻⁸ of themselves, few of them.
+#[test]
+fn other_ways_to_exchange_are_those_of_the_processor() {
+    for (ranks, deduplicate, compress, widen) in [
+        (2, DeduplicateChoice::Rank, CompressChoice::Bf16, 100.0),
+        (4, DeduplicateChoice::Off, CompressChoice::None, 10.0),
+        (4, DeduplicateChoice::Off, CompressChoice::Bf16, 100.0),
+    ] {
+        let Some(mut config) = among(ranks, ScheduleChoice::Captured) else { return };
+        let plain = run(&config);
+        (config.comm.deduplicate, config.comm.compress) = (deduplicate, compress);
+        config.validate().unwrap();
+        let what = format!("{ranks} ranks, {deduplicate:?}, {compress:?}");
+        let captured = run(&config);
+        if compress == CompressChoice::Bf16 {
+            assert_ne!(captured.losses, plain.losses, "{what}: vectors are not rounded");
+        }
+        config.run.schedule = ScheduleChoice::Serial;
+        let serial = run(&config);
+        assert_eq!(serial.losses, captured.losses, "{what}, captured: losses");
+        assert_eq!(serial.digest, captured.digest, "{what}, captured: weights and states");
+        config.run.device = DeviceChoice::Cpu;
+        assert_near(&what, &run(&config), &captured, widen);
     }
 }
 

@@ -22,14 +22,17 @@ struct LongTest {
 
 const LONG_TESTS: &[LongTest] = &[
     LongTest { package: "headlong", file: "kill", name: "soak_200" },
-    LongTest { package: "headlong", file: "cuda_epoch", name: "soak_cuda_epoch" },
+    LongTest { package: "headlong", file: "cuda_epoch", name: "soak_cuda_epoch_1" },
+    LongTest { package: "headlong", file: "cuda_epoch", name: "soak_cuda_epoch_2" },
+    LongTest { package: "headlong", file: "cuda_epoch", name: "soak_cuda_epoch_4" },
+    LongTest { package: "headlong", file: "cuda_epoch", name: "soak_cuda_epoch_8" },
     LongTest { package: "headlong", file: "planted", name: "soak_planted_truth_at_terabyte_shape" },
     LongTest { package: "headlong", file: "evaluation", name: "soak_evaluation_cost" },
     LongTest { package: "headlong", file: "evaluation", name: "soak_eval_ranks_cost" },
 ];
 
 /// Runs the long tests whose names hold `only`, all of them without it, and keeps their output as `benches/results/soak-DATE.log`.
-/// With `only`, the name of the log ends in it. Tests of CUDA run on the software device, where it can be built.
+/// With `only`, the name of the log ends in it: `cuda_epoch` is the epoch on all numbers of devices, `cuda_epoch_8` on eight. Tests of CUDA run on the software device, where it can be built.
 ///
 /// # Errors
 /// No test of that name; a log that cannot be written.

@@ -20,6 +20,7 @@
 
 mod attach;
 pub mod hierarchical;
+pub mod narrow;
 pub mod nccl;
 pub mod peer;
 mod rail;

@@ -30,9 +30,7 @@ impl HybridSet {
         let needs = Self::memory(registry, specs, options, routes)?;
         let Device::Cuda(_) = device else { return Ok(needs) };
         check_on_cuda(registry, specs)?;
-        let sizes = (options.set.max_samples, options.set.max_ids, options.slot_factor);
-        let place = (&*options.partition, options.owner);
-        Ok(MemoryNeeds { work_bytes: RankTables::work_bytes(specs, place, sizes, routes), ..needs })
+        Ok(MemoryNeeds { work_bytes: RankTables::work_bytes(specs, options, routes), ..needs })
     }
 
     /// The tables of a set that is alone.

@@ -1,6 +1,6 @@
 //! The tables of one rank among many: its shard of the infrequent rows, and its replica of the frequent ones.
 
-use super::cuda::{RankPlan, RankTables};
+use super::cuda::{Planned, RankPlan, RankTables};
 use super::node::proxy_bytes;
 use super::partition::{Owner, Partition};
 use super::reduce::FrequentLayout;
@@ -114,7 +114,7 @@ impl HybridSet {
         options: &HybridOptions,
     ) -> Result<Self> {
         check_options(specs, options);
-        let HybridOptions { set, partition, owner, deduplicate, slot_factor } = options.clone();
+        let HybridOptions { set, partition, owner, deduplicate, .. } = options.clone();
         let alone = match partition.num_owners() {
             1 => Some(EmbeddingSet::with_registry(registry, stream, specs, &set)?),
             _ => None,
@@ -148,8 +148,7 @@ impl HybridSet {
             partition: &partition,
             owner,
             max_samples: set.max_samples,
-            max_ids: set.max_ids,
-            slot_factor,
+            planned: Planned::of(options),
             frequent: &frequent,
             optimizer: set.optimizer,
             seed: set.seed,

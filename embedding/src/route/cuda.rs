@@ -78,7 +78,8 @@ struct ChunksArgs {
     stride: u32,
     num_tables: u32,
     num_tiles: u32,
-    unused: u32,
+    /// 0: each entry of an infrequent row is a row of its own.
+    merges: u32,
 }
 
 /// `struct UniqueArgs`.
@@ -110,6 +111,8 @@ pub(crate) struct Sorted {
     places: SortedPlaces,
     layout: Arc<Layout>,
     key_bits: u32,
+    /// Whether equal rows are one.
+    merges: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -171,7 +174,12 @@ impl Sorted {
     ) -> Result<Self> {
         let places = SortedPlaces::new(layout, numbers_rows);
         let memory = DeviceMemory::new(device, "routes of a batch", places.bytes)?;
-        Ok(Self { memory, places, layout: Arc::clone(layout), key_bits })
+        Ok(Self { memory, places, layout: Arc::clone(layout), key_bits, merges: true })
+    }
+
+    /// The same where equal infrequent rows are one, or each entry is a row of its own: those of the replica are one in any case.
+    pub(crate) fn merging(self, merges: bool) -> Self {
+        Self { merges, ..self }
     }
 
     /// Bytes of device memory.
@@ -372,7 +380,7 @@ impl Sorted {
             stride: num_entries.1,
             num_tables: self.layout.tables.len() as u32,
             num_tiles: self.layout.num_tiles as u32,
-            unused: 0,
+            merges: self.merges.into(),
         };
         let shape = Launch::new(self.tile_blocks(stream), BLOCK);
         stream.run(&ROUTE, &[], "chunks_count", shape, &args);
@@ -403,7 +411,7 @@ mod cuda_tests {
         );
         layout_test!(
             ChunksArgs, &ROUTE, &[];
-            tables, tile_tables, num_entries, keys, tile_chunks, tile_longs, tile_rows, chunk_starts, chunk_ends, long_firsts, long_ends, row_numbers, row_starts, totals, stride, num_tables, num_tiles
+            tables, tile_tables, num_entries, keys, tile_chunks, tile_longs, tile_rows, chunk_starts, chunk_ends, long_firsts, long_ends, row_numbers, row_starts, totals, stride, num_tables, num_tiles, merges
         );
     }
 }

@@ -91,6 +91,8 @@ struct ChunksArgs {
   u32 stride;
   u32 num_tables;
   u32 num_tiles;
+  // 0: each entry of an infrequent row is a segment of its own.
+  u32 merges;
 };
 
 // What starts and ends at the entries of one thread: ITEMS neighbours of the sorted list.
@@ -118,8 +120,11 @@ __device__ __forceinline__ u32 lower_bound(const u32* keys, u32 count, u32 key) 
   return low;
 }
 
+// Whether neighbours of the sorted list are of two segments. Keys from `single` on are never of one.
+__device__ __forceinline__ bool differ(u32 one, u32 other, u64 single) { return one != other || one >= single; }
+
 // Marks the ITEMS entries from `at` (counted in the table) on; `keys` are the table's, `count` how many. All threads take part.
-__device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first, u32 at) {
+__device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first, u32 at, u64 single) {
   u32 mine[ITEMS];
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
@@ -130,7 +135,7 @@ __device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first
   u32 last_start = 0;
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
-    const bool starts = at + j < count && (at + j == 0 || mine[j] != (j == 0 ? before : mine[j - 1]));
+    const bool starts = at + j < count && (at + j == 0 || differ(mine[j], j == 0 ? before : mine[j - 1], single));
     last_start = starts ? at + j - tile_first + 1 : last_start;
   }
   const u32 start_before = exclusive_max(last_start);
@@ -144,11 +149,11 @@ __device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first
   for (u32 j = 0; j < ITEMS; j++) {
     const u32 entry = at + j;
     if (entry < count) {
-      const bool starts = entry == 0 || mine[j] != (j == 0 ? before : mine[j - 1]);
-      const bool ends = entry + 1 == count || keys[entry + 1] != mine[j];
+      const bool starts = entry == 0 || differ(mine[j], j == 0 ? before : mine[j - 1], single);
+      const bool ends = entry + 1 == count || differ(keys[entry + 1], mine[j], single);
       start = starts ? entry : start;
       const u32 offset = entry - start;
-      const bool is_long = offset >= CHUNK || (start + CHUNK < count && keys[start + CHUNK] == mine[j]);
+      const bool is_long = offset >= CHUNK || (start + CHUNK < count && !differ(keys[start + CHUNK], mine[j], single));
       const u32 bit = 1u << j;
       marks.row_starts |= starts ? bit : 0;
       marks.chunk_starts |= offset % CHUNK == 0 ? bit : 0;
@@ -163,7 +168,8 @@ __device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first
 
 __device__ __forceinline__ Marks mark_tile(const ChunksArgs& a, u32 tile, const Table& table, u32 count) {
   const u32 first = (tile - table.first_tile) * TILE;
-  return mark(a.keys + table.first_entry, count, first, first + threadIdx.x * ITEMS);
+  const u64 single = a.merges != 0 ? ~0ull : table.num_frequent;
+  return mark(a.keys + table.first_entry, count, first, first + threadIdx.x * ITEMS, single);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 3) chunks_count(const ChunksArgs a) {

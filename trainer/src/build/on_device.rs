@@ -6,9 +6,10 @@
 use super::{BatchSlot, Model};
 use crate::crew::exchange_failed;
 use crate::data::failed;
-use crate::error::{Error, Result};
+use crate::error::{Cause, Error, Result};
 use crate::schedule::Call;
-use headlong_comm::{DeviceCollectives, DeviceSizes};
+use headlong_comm::device::narrow::Narrow;
+use headlong_comm::{Compress, DeviceCollectives, DeviceSizes};
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
 use headlong_device::{DeviceError, Stream};
 use headlong_mlp::loss_scale::{STATE_LEN, ScaleState};
@@ -117,10 +118,19 @@ impl Model {
                 block_bytes: logits.max(vectors).max(ids),
                 sum_len: self.reduced.bytes() / size_of::<f32>(),
             };
-            let met = self.communicator.attach_device_for(stream, sizes);
-            self.devices = Some(met.map_err(exchange_failed("the devices' addresses"))?);
+            let failed = || exchange_failed("the devices' addresses");
+            let devices = self.communicator.attach_device_for(stream, sizes).map_err(failed())?;
+            if self.communicator.options().compress == Compress::Bf16 {
+                self.narrow = Some(Narrow::new(&*devices, stream, vectors).map_err(failed())?);
+            }
+            self.devices = Some(devices);
         }
         Ok(())
+    }
+
+    /// How vectors travel between devices in bf16, where they do.
+    pub(crate) fn narrow(&self) -> Option<&Narrow> {
+        self.narrow.as_ref()
     }
 
     /// The other ranks' devices.
@@ -204,15 +214,19 @@ impl Model {
     /// The loss sums of the step over the batch of slot `slot`, which is waited for.
     pub(super) fn sums_of(&self, slot: &BatchSlot, rows: usize, step: u64) -> Result<f64> {
         let staging = slot.staging();
-        let lost =
-            |source: DeviceError| Error::Device { stage: "the end of the step", step, source: source.into() };
+        let lost = |source: Cause| Error::Device { stage: "the end of the step", step, source };
         match self.devices() {
             // A peer that is gone would leave this device waiting for ever.
             Some(devices) => {
                 let deadline = Duration::from_secs_f64(self.config.comm.deadline_s);
-                devices.wait(&staging.ended, deadline).map_err(exchange_failed("a step"))?;
+                let waited = devices.wait(&staging.ended, deadline);
+                waited.map_err(|error| match staging.ended.query() {
+                    // It is this rank's own device that the others will have lost.
+                    Err(_) => lost(error.into()),
+                    Ok(_) => exchange_failed(&format!("step {step}"))(error),
+                })?;
             }
-            None => staging.ended.synchronize().map_err(lost)?,
+            None => staging.ended.synchronize().map_err(|error| lost(error.into()))?,
         }
         Ok(headlong_mlp::loss::total_of(&lock(&staging.sums).as_slice::<f32>()[..2 * rows]))
     }

@@ -1,8 +1,8 @@
 //! Refuses values that cannot work, before anything is read or allocated.
 
 use super::{
-    CacheData, CompressChoice, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice,
-    Interaction, Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice,
+    CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice, Interaction, Precision,
+    ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice,
 };
 use crate::error::{Error, Result};
 use crate::preset;
@@ -360,30 +360,24 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
     )
 }
 
-/// What ranks on devices cannot do yet: they exchange slots of rows that each rank has merged.
+/// What ranks on devices cannot do: docs/hybrid.md says why.
 fn refuse_on_devices(config: &Config) -> Result<()> {
     let comm = &config.comm;
     let refused = [
         (
-            !matches!(comm.deduplicate, DeduplicateChoice::Auto | DeduplicateChoice::Rank),
+            comm.deduplicate == DeduplicateChoice::Node,
             format!("comm.deduplicate = {}", quoted(&comm.deduplicate)),
-            "\"rank\"",
+            "\"rank\" and \"off\": what a node merges has to be counted by a host",
         ),
         (
             config.run.eval_ranks.is_some(),
             format!("run.eval_ranks = {}", config.run.eval_ranks.unwrap_or(0)),
             "evaluation on the ranks that train",
         ),
-        (comm.ids == IdsChoice::Known, format!("comm.ids = {}", quoted(&comm.ids)), "\"exchange\""),
         (
-            comm.compress != CompressChoice::None,
-            format!("comm.compress = {}", quoted(&comm.compress)),
-            "\"none\"",
-        ),
-        (
-            config.hybrid.repartition_drift > 0.0,
-            format!("hybrid.repartition_drift = {}", config.hybrid.repartition_drift),
-            "0: rows stay where they were placed",
+            comm.ids == IdsChoice::Known,
+            format!("comm.ids = {}", quoted(&comm.ids)),
+            "\"exchange\": each device would sort the ids of all ranks",
         ),
     ];
     match refused.into_iter().find(|(refused, ..)| *refused) {

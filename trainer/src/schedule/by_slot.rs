@@ -34,7 +34,7 @@ pub(super) fn exchange_vectors(
     stream: &Stream,
     slot: &BatchSlot,
 ) -> Result<()> {
-    let [lengths, _] = slot.route().vector_lengths();
+    let lengths = slot.route().vector_lengths();
     exchange(model, ranks, stream, (&model.asked, &model.requested), lengths)
         .map_err(exchange_failed("the vectors"))
 }
@@ -46,8 +46,8 @@ pub(super) fn exchange_gradients(
     stream: &Stream,
     slot: &BatchSlot,
 ) -> Result<()> {
-    let [_, lengths] = slot.route().vector_lengths();
-    exchange(model, ranks, stream, (&model.requested, &model.asked), lengths)
+    let [answers, gradients] = slot.route().vector_lengths();
+    exchange(model, ranks, stream, (&model.requested, &model.asked), [gradients, answers])
         .map_err(exchange_failed("the gradients of rows"))
 }
 
@@ -56,11 +56,15 @@ fn exchange(
     ranks: Collectives<'_>,
     stream: &Stream,
     (from, to): (&Mat, &Mat),
-    lengths: DevicePtr,
+    [lengths, arriving]: [DevicePtr; 2],
 ) -> headlong_comm::Result<()> {
     let bytes_per_peer = model.tables.slot_elements() * ELEMENT_BYTES;
     let (from, to) = (from.device_ptr(), to.device_ptr());
-    ranks.all_to_all_v(stream, Blocks { from, to, bytes_per_peer, lengths })
+    let blocks = Blocks { from, to, bytes_per_peer, lengths };
+    match model.narrow() {
+        Some(narrow) => narrow.all_to_all_v(ranks, stream, blocks, arriving),
+        None => ranks.all_to_all_v(stream, blocks),
+    }
 }
 
 /// The one all-reduce of a step, and the frequent rows behind it.

@@ -149,6 +149,92 @@ mod tests {
         assert!(RUN.contains("peers/gpu_compare.py"));
     }
 
+    /// A program that answers with the next of these numbers of samples a second each time it is started.
+    fn answers(path: &Path, interpreter: &str, next: &str, rates: &[f64]) {
+        let rates: Vec<String> = rates.iter().map(f64::to_string).collect();
+        let count = path.with_extension("count");
+        let text = next.replace("COUNT", &count.display().to_string()).replace("RATES", &rates.join(" "));
+        fs::write(path, format!("#!/usr/bin/env {interpreter}\n{text}")).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    const SHELL: &str = "n=$(cat COUNT 2>/dev/null || echo 0); echo $((n + 1)) >COUNT\n\
+        set -- RATES; shift $n; echo \"{\\\"samples_per_s\\\": $1}\"";
+    /// Both of theirs are this program: told apart by `--tables`.
+    const PYTHON: &str = "import sys; r = 'RATES'.split(); i = 0 if 'bags' in sys.argv else 1; \
+        print('{\"samples_per_s\": %s}' % r[i] if float(r[i]) else 'no number')";
+
+    fn has_python() -> bool {
+        let has =
+            Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());
+        if !has {
+            println!("skipped, because python3 does not start");
+        }
+        has
+    }
+
+    /// Medians of three rounds over the faster of theirs, with every command; a program that fails is a failure and no ratio.
+    #[test]
+    fn the_ratio_is_of_medians_and_over_the_faster_peer() {
+        if !has_python() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (ours, theirs) = (folder.path().join("headlong"), folder.path().join("peer.py"));
+        let compare = |their_rates: &[f64]| {
+            answers(&ours, "sh", SHELL, &[9000.0, 300.0, 2500.0]);
+            answers(&theirs, "python3", PYTHON, their_rates);
+            let _ = fs::remove_file(ours.with_extension("count"));
+            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/peers/gpu_compare.py");
+            let mut command = Command::new("python3");
+            command.arg(script).arg("--headlong").arg(&ours).arg("--peer").arg(&theirs);
+            let ended =
+                command.args(["--batch-size", "512", "--rounds", "3", "--row-cap", "7"]).output().unwrap();
+            (ended.status.code(), String::from_utf8(ended.stdout).unwrap())
+        };
+        let (code, text) = compare(&[1000.0, 800.0]);
+        assert_eq!(code, Some(0), "{text}");
+        let line = "C1, batch 512: ratio 2.50 of the faster of PyTorch's (headlong 2,500 samples/s, torch, EmbeddingBag 1,000)";
+        assert!(text.lines().any(|found| found == line), "{text}");
+        let ran = format!("$ {} bench iteration --shape C1 --batch-size 512 --row-cap 7 ", ours.display());
+        assert_eq!(text.lines().filter(|found| found.starts_with(&ran)).count(), 1, "{text}");
+        assert_eq!(text.lines().filter(|found| found.starts_with('$')).count(), 3, "{text}");
+        let (code, text) = compare(&[0.0, 800.0]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("ratio 3.12"), "{text}");
+        let (code, text) = compare(&[0.0, 0.0]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(!text.contains("ratio"), "{text}");
+    }
+
+    /// The stage itself, as the script runs it, with programs that only answer.
+    #[test]
+    fn the_stage_of_peers_prints_the_ratio() {
+        if !has_python() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (bundle, out) = (folder.path(), folder.path().join("out"));
+        fs::create_dir(bundle.join("peers")).unwrap();
+        fs::write(bundle.join("run.sh"), RUN).unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/peers/gpu_compare.py");
+        fs::copy(script, bundle.join("peers/gpu_compare.py")).unwrap();
+        answers(&bundle.join("headlong"), "sh", SHELL, &[500.0, 500.0, 500.0]);
+        let stage = |their_rates: &[f64]| {
+            answers(&bundle.join("peers/gpu_peer.py"), "python3", PYTHON, their_rates);
+            let mut command = Command::new("sh");
+            command.arg(bundle.join("run.sh")).arg(&out).arg("peers").env("REHEARSE", "/nowhere");
+            let ended = command.env("PYTHON", "python3").output().unwrap();
+            (ended.status.success(), String::from_utf8(ended.stdout).unwrap())
+        };
+        let (passed, text) = stage(&[100.0, 200.0]);
+        assert!(passed && text.contains("C1, batch 64: ratio 2.50 a smoke test"), "{text}");
+        let log = fs::read_to_string(out.join("peers.log")).unwrap();
+        assert!(log.contains("bench iteration --shape C1") && log.contains("--device cuda"), "{log}");
+        let (passed, text) = stage(&[0.0, 0.0]);
+        assert!(!passed && text.contains("failed: peers"), "{text}");
+    }
+
     #[test]
     fn the_script_is_one_that_the_shell_can_read() {
         let checked = Command::new("sh").args(["-n", "-c", RUN]).status().unwrap();

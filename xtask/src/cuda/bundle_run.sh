@@ -4,6 +4,9 @@
 #
 #   ./run.sh [OUT] [STAGE...]     OUT (default ./out) keeps a log for each stage; without STAGE: all of them
 #
+# REHEARSE=DIR tries the stage `peers` where there is no GPU: DIR is a software device (`cargo xtask softcuda`), PyTorch computes on the CPU,
+# all is small, and no number means anything.
+#
 # Needs: an NVIDIA driver; NVRTC and cuBLASLt of CUDA 13 (a toolkit, or the wheels that PyTorch brings along), because tests
 # compile small kernels of their own; compute-sanitizer for the stage `sanitizers`, else that stage says that it is skipped; for the
 # stage `peers` a python with PyTorch 2.11 for CUDA 13 (PYTHON, python3 unless set), likewise.
@@ -16,6 +19,7 @@ out=$(cd "$out" && pwd)
 # Compiled kernels stay with the logs; a software device that the environment names is not a GPU.
 export XDG_CACHE_HOME="$out/cache" REQUIRE=cuda
 unset HEADLONG_CUDA_LIBS
+[ -n "$REHEARSE" ] && export HEADLONG_CUDA_LIBS="$REHEARSE" REQUIRE=hostcuda
 mkdir -p "$XDG_CACHE_HOME"
 # Programs travel packed. A folder that cannot be written to is copied first.
 if ls "$here"/tests/*.gz >/dev/null 2>&1; then
@@ -104,15 +108,19 @@ for stage in $stages; do
     peers)
         # PyTorch and ours on the same card, in turn; the full tables take 96 GB, the small ones 2.6.
         python=${PYTHON:-python3}
-        if ! "$python" -c 'import torch; assert torch.cuda.is_available()' >>"$out/peers.log" 2>&1; then
+        if [ -n "$REHEARSE" ]; then
+            run peers 3600 "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --smoke cuda
+        elif ! "$python" -c 'import torch; assert torch.cuda.is_available()' >>"$out/peers.log" 2>&1; then
             echo "peers: skipped, because $python has no PyTorch that sees the GPU: set PYTHON"
             continue
+        else
+            for cap in 648000 40000000; do
+                echo "tables of $cap rows at most" >>"$out/peers.log"
+                run peers 3600 "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --shape C1 --row-cap $cap \
+                    --batch-size 512 6912 65536 --rounds 3 --seconds 5
+            done
         fi
-        for cap in 648000 40000000; do
-            run peers 3600 "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --shape C1 --row-cap $cap \
-                --batch-size 512 6912 65536 --rounds 3 --seconds 5
-        done
-        grep ratio "$out/peers.log"
+        grep -e '^tables of' -e ': ratio ' "$out/peers.log"
         ;;
     *) echo "$stage: no such stage" && failed="$failed $stage" ;;
     esac

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Slots have one size, the same for all pairs of ranks: what [`HybridOptions::slot_factor`](super::HybridOptions) times an even share
-//! of a rank's ids needs, or the worst case where that is less. A batch that needs more raises a flag, which [`HybridSet::check_flags`] returns as an error; nothing is written
+//! of a rank's ids needs, or the worst case where that is less (and where equal rows are not merged: all may be of one). A batch that needs more raises a flag, which [`HybridSet::check_flags`] returns as an error; nothing is written
 //! past a slot.
 
 mod launch;
@@ -19,7 +19,7 @@ pub(crate) use launch::EXCHANGE;
 
 use super::partition::{Owner, Partition};
 use super::reduce::FrequentLayout;
-use super::set::HybridTable;
+use super::set::{Deduplicate, HybridOptions, HybridTable};
 use crate::cuda::layout::{Layout, Places, Table};
 use crate::cuda::set::{check_specs, partial_bytes};
 use crate::cuda::staging::Staging;
@@ -63,33 +63,47 @@ pub(super) struct SlotShape {
     pub(super) peers: usize,
 }
 
-/// Most ids of a rank's batch, per table, and how many even shares of them a slot has room for.
-type Planned<'a> = (&'a [usize], f64);
+/// What a rank's batch may ask for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Planned<'a> {
+    /// Most ids, per table.
+    max_ids: &'a [usize],
+    /// How many even shares of them a slot has room for.
+    slot_factor: f64,
+    /// Whether equal rows are asked for once.
+    merges: bool,
+}
+
+impl<'a> Planned<'a> {
+    pub(super) fn of(options: &HybridOptions<'a>) -> Self {
+        let merges = options.deduplicate != Deduplicate::Off;
+        Self { max_ids: options.set.max_ids, slot_factor: options.slot_factor, merges }
+    }
+}
 
 /// Most rows of table `table` that one rank's slot for `owner` is planned for.
-fn planned_rows(
-    specs: &[TableSpec],
-    partition: &Partition,
-    (max_ids, factor): Planned<'_>,
-    (table, owner): (usize, usize),
-) -> usize {
-    let local = partition.local_rows(table, Owner(owner));
+fn planned_rows(partition: &Partition, planned: Planned<'_>, (table, owner): (usize, usize)) -> usize {
+    let (ids, local) = (planned.max_ids[table], partition.local_rows(table, Owner(owner)));
+    if !planned.merges {
+        // All ids may be of one frequent row.
+        return if local > 0 { ids } else { 0 };
+    }
     let total: u64 = (0..partition.num_owners()).map(|o| partition.local_rows(table, Owner(o))).sum();
-    let most = max_ids[table].min(usize::try_from(local).unwrap_or(usize::MAX));
-    if local == total || specs.is_empty() {
+    let most = ids.min(usize::try_from(local).unwrap_or(usize::MAX));
+    if local == total {
         // The table is one owner's.
         return most;
     }
-    let share = factor * max_ids[table] as f64 / partition.num_owners() as f64;
+    let share = planned.slot_factor * ids as f64 / partition.num_owners() as f64;
     most.min(share.ceil() as usize + 64)
 }
 
 impl SlotShape {
-    pub(super) fn new(specs: &[TableSpec], partition: &Partition, max_ids: Planned<'_>) -> Self {
+    pub(super) fn new(specs: &[TableSpec], partition: &Partition, most: Planned<'_>) -> Self {
         let peers = partition.num_owners();
         let (mut rows, mut elements) = (1, 4);
         for owner in 0..peers {
-            let planned = |table| planned_rows(specs, partition, max_ids, (table, owner));
+            let planned = |table| planned_rows(partition, most, (table, owner));
             rows = rows.max((0..specs.len()).map(planned).sum());
             elements = elements.max(specs.iter().enumerate().map(|(t, spec)| planned(t) * spec.dim).sum());
         }
@@ -99,9 +113,9 @@ impl SlotShape {
 }
 
 /// Most rows of each table that all sources together ask one owner for.
-fn max_asked(specs: &[TableSpec], partition: &Partition, max_ids: Planned<'_>, owner: Owner) -> Vec<usize> {
-    let one = |table| planned_rows(specs, partition, max_ids, (table, owner.0)) * partition.num_owners();
-    (0..specs.len()).map(one).collect()
+fn max_asked(num_tables: usize, partition: &Partition, most: Planned<'_>, owner: Owner) -> Vec<usize> {
+    let one = |table| planned_rows(partition, most, (table, owner.0)) * partition.num_owners();
+    (0..num_tables).map(one).collect()
 }
 
 /// Frequent and local rows of table `table` whose numbers a rank's device holds: of divided tables of bf16, which are rounded by
@@ -167,6 +181,8 @@ pub(crate) struct RankTables {
     partials: DeviceMemory,
     flags: FlagsMemory,
     pub(super) slots: SlotShape,
+    /// Whether equal rows are asked for once.
+    merges: bool,
     pub(super) device_step: AtomicU64,
     num_frequent: usize,
     frequent_len: usize,
@@ -254,8 +270,7 @@ pub(super) struct RankPlan<'a> {
     pub(super) partition: &'a Partition,
     pub(super) owner: Owner,
     pub(super) max_samples: usize,
-    pub(super) max_ids: &'a [usize],
-    pub(super) slot_factor: f64,
+    pub(super) planned: Planned<'a>,
     pub(super) frequent: &'a FrequentLayout,
     pub(super) optimizer: Optimizer,
     pub(super) seed: u64,
@@ -358,10 +373,9 @@ impl RankTables {
     pub(super) fn new(device: &CudaDevice, plan: &RankPlan) -> Result<Self> {
         check_specs(plan.specs)?;
         check_hidden(plan)?;
-        let (specs, partition) = (plan.specs, plan.partition);
-        let planned = (plan.max_ids, plan.slot_factor);
-        let asked = max_asked(specs, partition, planned, plan.owner);
-        let slice_layout = Layout::new(specs, plan.max_samples, plan.max_ids);
+        let (specs, partition, planned) = (plan.specs, plan.partition, plan.planned);
+        let asked = max_asked(specs.len(), partition, planned, plan.owner);
+        let slice_layout = Layout::new(specs, plan.max_samples, planned.max_ids);
         let owned_layout = Layout::new(specs, 0, &asked);
         let bases = plan.bases();
         let (homes, home_firsts) = plan.homes(device, &bases)?;
@@ -388,6 +402,7 @@ impl RankTables {
             partials: DeviceMemory::new(device, "partial sums of rows", partials)?,
             flags: FlagsMemory::new(device)?,
             slots: SlotShape::new(specs, partition, planned),
+            merges: planned.merges,
             device_step: AtomicU64::new(0),
             num_frequent: plan.frequent.tables.iter().map(|place| place.rows).sum(),
             frequent_len: plan.frequent.len,
@@ -399,15 +414,11 @@ impl RankTables {
     }
 
     /// Bytes of device memory that a rank and `routes` routes take, rows left out.
-    pub(super) fn work_bytes(
-        specs: &[TableSpec],
-        (partition, owner): (&Partition, Owner),
-        (max_samples, max_ids, slot_factor): (usize, &[usize], f64),
-        routes: usize,
-    ) -> u64 {
-        let planned = (max_ids, slot_factor);
-        let asked = max_asked(specs, partition, planned, owner);
-        let (slice, owned) = (Layout::new(specs, max_samples, max_ids), Layout::new(specs, 0, &asked));
+    pub(super) fn work_bytes(specs: &[TableSpec], options: &HybridOptions<'_>, routes: usize) -> u64 {
+        let (partition, owner, planned) = (&*options.partition, options.owner, Planned::of(options));
+        let asked = max_asked(specs.len(), partition, planned, owner);
+        let slice = Layout::new(specs, options.set.max_samples, planned.max_ids);
+        let owned = Layout::new(specs, 0, &asked);
         let slots = SlotShape::new(specs, partition, planned);
         let places = RoutePlaces::new(specs.len(), slice.num_entries(), slots);
         let route = Staging::bytes(&slice) + Sorted::bytes(&slice, true) + Sorted::bytes(&owned, false);
@@ -423,7 +434,7 @@ impl RankTables {
         let places = RoutePlaces::new(self.specs.len(), self.slice_layout.num_entries(), self.slots);
         Ok(DeviceHybridRoute {
             staging: Staging::new(&self.device, &self.specs, &self.slice_layout)?,
-            sorted: Sorted::new(&self.device, &self.slice_layout, self.key_bits, true)?,
+            sorted: Sorted::new(&self.device, &self.slice_layout, self.key_bits, true)?.merging(self.merges),
             asked: Sorted::new(&self.device, &self.owned_layout, self.local_bits, self.has_hidden)?,
             memory: DeviceMemory::new(&self.device, "requests of a batch", places.bytes)?,
             places,
