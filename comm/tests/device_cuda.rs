@@ -85,7 +85,11 @@ fn vectors_travel_in_bf16_rounded_as_between_hosts() {
             };
             exchange().unwrap();
             verify();
-            let graph = stream.cuda_body().capture(|| Ok(exchange().unwrap())).unwrap();
+            let captured = stream.cuda_body().capture(|| {
+                exchange().unwrap();
+                Ok(())
+            });
+            let graph = captured.unwrap();
             to.write(0, testing::bytes_of(&vec![-1.0_f32; 3 * LEN])).unwrap();
             communicator.barrier().unwrap();
             graph.launch(stream.cuda_body());
