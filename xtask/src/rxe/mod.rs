@@ -316,6 +316,7 @@ mod tests {
         assert_eq!(asked(&["--steps", "7", "--full"]), Some((Form::Full, 7)));
         assert_eq!(asked(&["--two-guests"]), Some((Form::Guests, STEPS)));
         assert_eq!(asked(&["--linked"]), Some((Form::Linked, STEPS)));
+        assert_eq!(asked(&["--cuda"]), Some((Form::Cuda, STEPS)));
         for wrong in [&["--steps"][..], &["--steps", "0"], &["--fast"], &["--full", "--two-guests"]] {
             assert_eq!(asked(wrong), None, "{wrong:?}");
         }
