@@ -1,9 +1,9 @@
 """Reading and decoding beside the disk's own rate, the decompressor alone and polars, on one machine; prints each ratio and its bar.
 
-    python reader.py FOLDER [--headlong PATH] [--gib 4] [--rounds 3] [--out FILE] [--only make|measure]
+    python reader.py FOLDER [--headlong PATH] [--gib 4] [--rounds 3] [--out FILE] [--only make|binary|text]
 
-`make` writes the files into FOLDER (about 4 * GIB bytes; content is made up, and repeats), `measure` reads them: they are two steps, so that
-only the second needs a quiet machine. Of each figure the median of the rounds is taken, and what is set beside each other runs in turns.
+`make` writes the files into FOLDER (about 2.5 * GIB; content is made up, and repeats), `binary` and `text` read them, which needs a quiet
+machine. Of each figure the median of the rounds is taken, and what is set beside each other runs in turns.
 """
 import argparse
 import gzip
@@ -25,7 +25,7 @@ arguments.add_argument("--headlong", default=str(HERE.parents[1] / "target/relea
 arguments.add_argument("--gib", type=float, default=4)
 arguments.add_argument("--rounds", type=int, default=3)
 arguments.add_argument("--out", default="", help="append every result as a JSON line to this file")
-arguments.add_argument("--only", choices=["make", "measure"])
+arguments.add_argument("--only", choices=["make", "binary", "text"])
 a = arguments.parse_args()
 
 
@@ -103,7 +103,7 @@ def report(what, ratio, bar, **figures):
             out.write(json.dumps(line) + "\n")
 
 
-def measure():
+def binary():
     for name, more in [("mlperf.bin", ["--format", "mlperf"]), ("rows.hld", [])]:
         found = []
 
@@ -123,6 +123,9 @@ def measure():
         peak = max(pass_["peak_rss_bytes"] for pass_ in found + decoded)
         held = found[0]["held_bytes"]
         report(f"{name}: memory at the peak over blocks and 32 MiB", peak / (held + 32 * MIB), -1.0, peak_mib=peak // MIB)
+
+
+def text():
     gz = lambda *more: bench("rows.txt.gz", *more)["seconds"]
     alone, parsed = in_turns(lambda: gz("--decompress-only"), lambda: gz("--format", "criteo"))
     report("rows.txt.gz: seconds over those of the decompressor alone", parsed / alone, -1.1, seconds=round(parsed, 2))
@@ -133,7 +136,6 @@ def measure():
     report("rows.txt: rows a CPU second over polars", ours / theirs, 2.0, rows_per_cpu_s=int(ours), polars=int(theirs))
 
 
-if a.only != "measure":
-    make()
-if a.only != "make":
-    measure()
+for name, step in [("make", make), ("binary", binary), ("text", text)]:
+    if a.only in (None, name):
+        step()

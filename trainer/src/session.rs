@@ -46,6 +46,9 @@ pub const CONFIG_BLOB: &str = "config.toml";
 /// The number of a step's votes that says that a rank wishes to stop.
 const STOP_VOTE: usize = 0;
 
+/// Steps of a device between two looks at the votes.
+const STEPS_BETWEEN_LOOKS: u64 = 8;
+
 /// What a session trains on.
 pub struct SessionData {
     /// Training files.
@@ -329,15 +332,23 @@ impl Session {
     /// # Errors
     /// A device that has failed.
     pub fn vote_to_stop(&self, signal: Option<i32>) -> Result<()> {
+        if !self.looks_at_votes(self.step + 1) {
+            return Ok(());
+        }
         self.crew.first().vote(STOP_VOTE, signal.map_or(0.0, |signal| signal as f32))
     }
 
-    /// Whether a rank wished to stop before the last step.
+    /// Whether a rank wished to stop before the last step. Nobody is asked behind most steps of a device.
     ///
     /// # Errors
     /// A device that has failed.
     pub fn stop_is_agreed(&self) -> Result<bool> {
-        Ok(self.crew.first().votes(STOP_VOTE)? > 0.0)
+        Ok(self.looks_at_votes(self.step) && self.crew.first().votes(STOP_VOTE)? > 0.0)
+    }
+
+    /// Whether the wishes of `step` are looked at: of every step, but on a device, where a look waits for all that it has been given.
+    fn looks_at_votes(&self, step: u64) -> bool {
+        !self.crew.first().model().runs_ahead() || step.is_multiple_of(STEPS_BETWEEN_LOOKS)
     }
 
     fn saved_state(&self, finished: Option<&str>) -> Result<SavedState> {

@@ -17,7 +17,7 @@ use headlong_device::cuda::CudaDevice;
 use headlong_device::cuda::testing::device;
 use headlong_embedding::Registry;
 use made_up::{MadeUp, mixed};
-use run_support::{Place, Run, events};
+use run_support::{Place, Run, events, names};
 use std::sync::Arc;
 
 const DENSE: usize = 3;
@@ -222,4 +222,10 @@ fn a_run_is_saved_resumed_launched_and_applied() {
     let predict = Run::new("predict").path("--checkpoint", &saved).path("--data", &place.valid);
     predict.path("--output", &predictions).succeeds();
     assert_eq!(std::fs::read_to_string(&predictions).unwrap().lines().count(), 301);
+
+    // The original DLRM has no cross network: nothing is written that would load as another model.
+    let export = Run::new("checkpoint").with(&["export", saved.to_str().unwrap()]);
+    export.fails(2, &["exporting `dense.cross.0.", "the original DLRM has bottom and top layers"]);
+    let exported = |name: &String| name.ends_with(".safetensors");
+    assert!(!names(&saved).iter().any(exported) && !names(saved.parent().unwrap()).iter().any(exported));
 }

@@ -93,6 +93,23 @@ fn split_files_train_alike_with_rows_and_with_ids() {
         .fails(1, &["column cat_", "expected a row below 900, found 9"]);
 }
 
+/// Each format counts its ids itself, missing ones included, and gives them the rows that the text's dictionary gives them.
+#[test]
+fn a_dictionary_of_any_format_trains_the_weights_of_the_text_s() {
+    let place = Place::new("rows.txt");
+    let with = |data: &Path, valid: &Path| {
+        let run = place.train_without_data().path("--data", data).path("--valid", valid);
+        let run = run.with(&["--set", "data.ids=dictionary", "--set", "data.min_count=2", "--epochs", "2"]);
+        outcome(&run.with(&["--eval-every", "10"]).succeeds())
+    };
+    let expected = with(&place.train, &place.valid);
+    let cases = [("headlong", ["a.hld", "b.hld"]), ("parquet", ["a.parquet", "b.parquet"])];
+    for (format, names) in cases {
+        let data = Files::of(&place, format, names, &[]);
+        assert_eq!(with(&data.train, &data.valid), expected, "{format}");
+    }
+}
+
 const ORDERS: [&[&str]; 4] = [
     &[],
     &["--set", "data.order=batches", "--set", "data.order_seed=5"],

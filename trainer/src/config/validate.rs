@@ -356,7 +356,7 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
     refuse(
         config.data.cache == CacheData::Device,
         format!("data.cache = {}", quoted(&config.data.cache)),
-        "\"off\", \"host\" and \"auto\"",
+        "\"off\", \"host\" and \"auto\": ids become rows on the host, so that data on the device would come back for every step",
     )
 }
 
