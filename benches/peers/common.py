@@ -13,14 +13,20 @@ TERABYTE = [39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 29
             976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36]
 KAGGLE = [1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10,
           5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572]
+# Ids a sample of each table in MLPerf's DLRM-DCNv2
+MULTI_HOT = [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1]
 CAP = 648_000  # makes the Terabyte tables 5.0 M rows in all
 
 SHAPES = {
     # MLPerf DLRM v1: dot interaction, SGD, tables capped to fit
     "C1": dict(dim=128, bottom=[512, 256, 128], top=[1024, 1024, 512, 256, 1], rows=[min(c, CAP) for c in TERABYTE],
-               learning_rate=0.1),
+               hotness=[1] * 26, cross=None, optimizer="sgd", learning_rate=0.1),
     # Criteo Kaggle as in the original DLRM
-    "C2": dict(dim=16, bottom=[512, 256, 64, 16], top=[512, 256, 1], rows=KAGGLE, learning_rate=0.1),
+    "C2": dict(dim=16, bottom=[512, 256, 64, 16], top=[512, 256, 1], rows=KAGGLE, hotness=[1] * 26, cross=None,
+               optimizer="sgd", learning_rate=0.1),
+    # MLPerf DLRM-DCNv2: cross network (layers, rank), several ids a sample, Adagrad
+    "C3": dict(dim=128, bottom=[512, 256, 128], top=[1024, 1024, 512, 256, 1], rows=[min(c, CAP) for c in TERABYTE],
+               hotness=MULTI_HOT, cross=(3, 512), optimizer="adagrad", learning_rate=0.005),
 }
 NUM_DENSE, NUM_TABLES = 13, 26
 
@@ -31,10 +37,16 @@ def training_flop(shape):
     sizes = [NUM_DENSE] + shape["bottom"]
     bottom = sum(a * b for a, b in zip(sizes, sizes[1:]))
     num_features = NUM_TABLES + 1
-    products = num_features * (num_features - 1) // 2
-    sizes = [shape["dim"] + products] + shape["top"]
+    if shape["cross"]:
+        layers, rank = shape["cross"]
+        width = num_features * shape["dim"]
+        interaction = layers * 2 * width * rank
+    else:
+        products = num_features * (num_features - 1) // 2
+        width, interaction = shape["dim"] + products, products * shape["dim"]
+    sizes = [width] + shape["top"]
     top = sum(a * b for a, b in zip(sizes, sizes[1:]))
-    return 2 * (3 * (bottom + products * shape["dim"] + top) - NUM_DENSE * shape["bottom"][0])
+    return 2 * (3 * (bottom + interaction + top) - NUM_DENSE * shape["bottom"][0])
 
 
 def zipf_ids(rng, count, rows, exponent=1.05):
@@ -50,11 +62,12 @@ def zipf_ids(rng, count, rows, exponent=1.05):
 
 
 def make_batches(shape, batch_size, num_batches, seed=1):
-    """List of (dense [B, 13] f32, per table ids [B] int64, labels [B] f32). Labels follow the dense features a little,
-    so that a falling loss can be seen."""
+    """List of (dense [B, 13] f32, per table ids [B * hotness] int64, labels [B] f32). Labels follow the dense features a
+    little, so that a falling loss can be seen."""
     import numpy as np
     rng = np.random.default_rng(seed)
-    ids = [zipf_ids(rng, num_batches * batch_size, r).reshape(num_batches, batch_size) for r in shape["rows"]]
+    ids = [zipf_ids(rng, num_batches * batch_size * h, r).reshape(num_batches, batch_size * h)
+           for r, h in zip(shape["rows"], shape["hotness"])]
     truth = rng.standard_normal(NUM_DENSE).astype(np.float32)
     out = []
     for b in range(num_batches):

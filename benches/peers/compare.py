@@ -1,6 +1,7 @@
 """Headlong and PyTorch in turn, round after round, on one machine; prints medians and ratios.
 
-    python compare.py [--shape C1 C2] [--batch-size 2048] [--threads 1 2] [--rounds 3] [--headlong PATH] [--only REGEX]
+    python compare.py [--shape C1 C2 C3] [--batch-size 2048] [--dtype f32 bf16] [--threads 1 2] [--rounds 3]
+        [--headlong PATH] [--only REGEX] [--out FILE]
 
 Within a round every program of a case runs once, in an order that rotates from round to round, so that a slow minute of
 the machine does not fall on one of them alone.
@@ -18,6 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--shape", nargs="*", default=["C1", "C2"])
 arguments.add_argument("--batch-size", nargs="*", type=int, default=[2048])
+arguments.add_argument("--dtype", nargs="*", choices=["f32", "bf16"], default=["f32"])
 arguments.add_argument("--threads", nargs="*", type=int, default=[1])
 arguments.add_argument("--rounds", type=int, default=3)
 arguments.add_argument("--seconds", type=float, default=5)
@@ -27,18 +29,21 @@ arguments.add_argument("--out", default="", help="append every result as a JSON 
 a = arguments.parse_args()
 
 
-def programs(shape, batch_size, threads):
+def programs(shape, batch_size, dtype, threads):
     """Name and command of everything compared in one case."""
-    case = ["--shape", shape, "--batch-size", str(batch_size), "--threads", str(threads), "--seconds", str(a.seconds)]
+    case = ["--shape", shape, "--batch-size", str(batch_size), "--dtype", dtype, "--threads", str(threads),
+            "--seconds", str(a.seconds)]
     peer = [sys.executable, str(HERE / "dlrm_peer.py")] + case
-    medium = ["--matmul-precision", "medium"]
-    everything = {
-        "headlong": [a.headlong, "bench", "iteration", "--dtype", "f32", "--json"] + case,
-        "torch": peer + ["--tables", "torch"],
-        "torch, medium": peer + ["--tables", "torch"] + medium,
-        "fbgemm": peer + ["--tables", "fbgemm"],
-        "fbgemm, medium": peer + ["--tables", "fbgemm"] + medium,
-    }
+    everything = {"headlong": [a.headlong, "bench", "iteration", "--json"] + case}
+    tables = {"torch": ["--tables", "torch"], "fbgemm": ["--tables", "fbgemm"]}
+    if shape == "C3":
+        tables["fbgemm row-wise"] = ["--tables", "fbgemm", "--optimizer", "rowwise_adagrad"]
+    # What a user can switch: a precision that costs f32 no accuracy here (notes in docs/benchmarking.md), and the compiler.
+    medium = {"": [], ", medium": ["--matmul-precision", "medium"]} if dtype == "f32" else {"": []}
+    compiled = {"": [], ", compile": ["--compile"]}
+    for (name, of_tables), (m, of_medium), (c, of_compile) in itertools.product(
+            tables.items(), medium.items(), compiled.items()):
+        everything[name + m + c] = peer + of_tables + of_medium + of_compile
     return [(name, command) for name, command in everything.items() if re.search(a.only, name)]
 
 
@@ -53,7 +58,7 @@ def measure(name, command):
 
 
 def main():
-    cases = list(itertools.product(a.shape, a.batch_size, a.threads))
+    cases = list(itertools.product(a.shape, a.batch_size, a.dtype, a.threads))
     results = {}
     for round_index, case in itertools.product(range(a.rounds), cases):
         todo = programs(*case)
@@ -69,11 +74,16 @@ def main():
     for case in cases:
         medians = {name: statistics.median(r["samples_per_s"] for r in rs) for (c, name), rs in results.items() if c == case}
         ours = medians.get("headlong")
-        print(f"\n{case[0]}, batch {case[1]}, {case[2]} thread(s): samples/s, median of rounds")
+        print(f"\n{case[0]}, batch {case[1]}, {case[2]}, {case[3]} thread(s): samples/s, median of rounds")
         for name, value in sorted(medians.items(), key=lambda x: -x[1]):
             rounds = results[case, name]
             ratio = f"headlong is {ours / value:5.2f} times that" if ours and name != "headlong" else ""
-            print(f"  {name:16s}{value:10.0f}  foreign {max(r['foreign'] for r in rounds):.2f}  {ratio}")
+            rss = max(r["rss_mib"] for r in rounds)
+            print(f"  {name:32s}{value:10.0f}  foreign {max(r['foreign'] for r in rounds):.2f}  {rss:6.0f} MiB  {ratio}")
+        peers = {name: value for name, value in medians.items() if name != "headlong"}
+        if ours and peers:
+            best = max(peers, key=peers.get)
+            print(f"ratio {case[0]} {case[1]} {case[2]} {case[3]} {ours / peers[best]:.3f} {best}")
 
 
 if __name__ == "__main__":

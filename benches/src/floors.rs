@@ -1,7 +1,7 @@
 //! What this machine can do at most, measured without any of our ops: the denominators of every share.
 
 use headlong::bench::data::zipf_rows;
-use headlong::bench::peak::multiply_add_gflops;
+use headlong::bench::peak::{Factors, multiply_add_gflops};
 use headlong_device::vector::prefetch;
 use headlong_device::{ArenaPlan, DType, MatRef, Stream, vectorized};
 use serde::Serialize;
@@ -31,7 +31,7 @@ impl Floors {
     pub fn measure(stream: &Stream, smoke: bool) -> Self {
         let (blocks, block_ms) = if smoke { (1, 2) } else { (5, 50) };
         Self {
-            arithmetic_gflops: multiply_add_gflops(stream, blocks, block_ms),
+            arithmetic_gflops: multiply_add_gflops(stream, Factors::F32, blocks, block_ms),
             read_gbps: read_gbps(stream, if smoke { 1 << 18 } else { 1 << 26 }, blocks),
             gather_gbps: gather_gbps(stream, if smoke { 1 << 10 } else { 5_000_000 }, blocks),
         }

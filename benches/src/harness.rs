@@ -2,10 +2,14 @@
 
 use crate::floors::Floors;
 use headlong::bench::sample::{Block, Sample, Summary, summarize};
+use headlong::config::Instructions;
+use headlong::machine::use_instructions;
 use headlong_device::Stream;
+use headlong_device::vector::isa;
 use serde_json::json;
 use std::cell::OnceCell;
 use std::fs::OpenOptions;
+use std::hint::black_box;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -25,6 +29,28 @@ pub struct Settings {
     pub json: Option<PathBuf>,
     /// Text file for the parsing benchmark instead of a generated one.
     pub file: Option<PathBuf>,
+    /// What is done with each benchmark.
+    pub mode: Mode,
+}
+
+/// What is done with each benchmark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Its rate is measured.
+    #[default]
+    Measure,
+    /// Its body runs once inside [`counted_instructions`], for a tool that counts them.
+    Count,
+    /// Its rate with this processor's best instruction set is measured in turn with its rate on this one.
+    Against(Instructions),
+}
+
+/// Calls `body`. A function of its own, so that callgrind can be told to count from its beginning to its end.
+#[inline(never)]
+fn counted_instructions(body: &mut dyn FnMut()) {
+    body();
+    // Something after the call, else the compiler jumps to the body in place of calling it, and the count has no end.
+    black_box(());
 }
 
 /// What a rate is set beside.
@@ -96,7 +122,27 @@ impl Harness {
             return Vec::new();
         }
         body();
-        let calls = self.calls_per_block(&mut body);
+        match self.settings.mode {
+            Mode::Measure => {
+                let samples = self.blocks(rate, &mut body);
+                self.report(rate, &samples);
+                samples
+            }
+            Mode::Count => {
+                counted_instructions(&mut body);
+                println!("counted {}", rate.name);
+                Vec::new()
+            }
+            Mode::Against(other) => {
+                self.compare(rate, other, &mut body);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Blocks of calls for the time asked for.
+    fn blocks(&self, rate: &Rate<'_>, body: &mut impl FnMut()) -> Vec<Sample> {
+        let calls = self.calls_per_block(body);
         let mut samples = Vec::new();
         let start = Instant::now();
         while samples.is_empty()
@@ -107,8 +153,32 @@ impl Harness {
             (0..calls).for_each(|_| body());
             samples.push(block.stop(rate.work * calls as f64));
         }
-        self.report(rate, &samples);
         samples
+    }
+
+    /// Blocks on this processor's best instruction set and on `other`, in turn; keeps the ratio of their medians.
+    fn compare(&mut self, rate: &Rate<'_>, other: Instructions, body: &mut impl FnMut()) {
+        let sides = [Instructions::Auto, other];
+        let calls = self.calls_per_block(body);
+        let mut samples = [Vec::new(), Vec::new()];
+        let start = Instant::now();
+        while samples[0].len() < 5 || start.elapsed().as_secs_f64() < self.settings.seconds {
+            for (side, samples) in sides.into_iter().zip(&mut samples) {
+                use_instructions(side).expect("the command line was checked");
+                let block = Block::start();
+                (0..calls).for_each(|_| body());
+                samples.push(block.stop(rate.work * calls as f64));
+            }
+        }
+        use_instructions(Instructions::Auto).expect("there is always something");
+        let [here, there] =
+            samples.map(|samples| summarize(&samples).map_or(f64::NAN, |summary| summary.median));
+        let (ratio, isa, against) = (here / there, isa().name(), json!(other));
+        println!("{:<44} {ratio:>12.3} times as fast with {isa} as with {against}", rate.name);
+        self.results.push(json!({
+            "bench": rate.name, "isa": isa, "against": against, "ratio": ratio,
+            "threads": self.settings.threads,
+        }));
     }
 
     /// Calls that fill a block of a tenth of the time asked for, at most 0.3 s.

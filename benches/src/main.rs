@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p headlong-benches -- [--only linear] [--threads 1] [--seconds 2] [--json [FILE]] [--smoke]
+//!     [--isa avx2] [--against portable | --count]
 //! ```
 //!
 //! `docs/benchmarking.md` says how to read the numbers.
@@ -13,7 +14,9 @@ mod machine;
 mod ops;
 
 use clap::Parser;
-use harness::{Floor, Harness, Settings, floor_name};
+use harness::{Floor, Harness, Mode, Settings, floor_name};
+use headlong::config::Instructions;
+use headlong::machine::use_instructions;
 use std::path::{Path, PathBuf};
 
 /// Benchmarks of every op and of the whole iteration.
@@ -37,6 +40,15 @@ struct Arguments {
     /// Plain Criteo text file for `parse`, instead of a generated one.
     #[arg(long)]
     file: Option<PathBuf>,
+    /// Use at most this instruction set.
+    #[arg(long)]
+    isa: Option<Instructions>,
+    /// Measure in turn with this instruction set, and report how many times as fast the best one is.
+    #[arg(long, conflicts_with_all = ["smoke", "isa"])]
+    against: Option<Instructions>,
+    /// Run each benchmark once on tiny data, for a tool that counts instructions; see `cargo xtask bench-diff`.
+    #[arg(long, conflicts_with_all = ["against", "json"])]
+    count: bool,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -47,20 +59,37 @@ fn main() -> anyhow::Result<()> {
         true => kept.join(format!("{}.jsonl", machine.file_name())),
         false => path,
     });
+    if let Some(other) = arguments.against {
+        // Asked here once, that the comparison is with what was named.
+        use_instructions(other)?;
+    }
+    use_instructions(arguments.isa.unwrap_or(Instructions::Auto))?;
+    let mode = match arguments.against {
+        Some(other) => Mode::Against(other),
+        None if arguments.count => Mode::Count,
+        None => Mode::Measure,
+    };
     let mut harness = Harness::new(Settings {
-        smoke: arguments.smoke,
+        smoke: arguments.smoke || arguments.count,
         only: arguments.only,
         threads: arguments.threads,
         seconds: arguments.seconds,
         json,
         file: arguments.file,
+        mode,
     });
     println!("{}, {} thread(s)", machine.name, arguments.threads);
-    for (floor, unit) in [(Floor::Arithmetic, "GFLOP/s"), (Floor::Read, "GB/s"), (Floor::Gather, "GB/s")] {
-        let value = harness.floor(floor).unwrap_or(f64::NAN);
-        println!("floor: {:<37} {value:>12.2} {unit}", floor_name(floor));
+    if mode == Mode::Measure {
+        print_floors(&harness);
     }
     ops::run_all(&mut harness)?;
     hybrid_bytes::run(&mut harness)?;
     harness.keep()
+}
+
+fn print_floors(harness: &Harness) {
+    for (floor, unit) in [(Floor::Arithmetic, "GFLOP/s"), (Floor::Read, "GB/s"), (Floor::Gather, "GB/s")] {
+        let value = harness.floor(floor).unwrap_or(f64::NAN);
+        println!("floor: {:<37} {value:>12.2} {unit}", floor_name(floor));
+    }
 }

@@ -4,7 +4,7 @@
 //! portable baseline. The compiler vectorises each by itself. Rust never fuses `a * b + c` on its own, so bodies that
 //! write `*`, `+` and `mul_add` explicitly give the same bits on every instruction set.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// An instruction set that bodies are compiled for, in rising order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,6 +60,26 @@ pub fn force_isa(isa: Isa) -> Isa {
     let allowed = isa.min(detect());
     CHOSEN.store(allowed as u8 + 1, Ordering::Relaxed);
     allowed
+}
+
+/// Whether products of bf16 may use instructions of their own.
+static BF16_ALLOWED: AtomicBool = AtomicBool::new(true);
+
+/// Whether products of bf16 have instructions of their own: AVX-512 BF16 is there, [`isa`] is AVX-512, and
+/// [`allow_bf16`] has not said otherwise.
+#[inline]
+pub fn has_bf16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let detected = is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    let detected = false;
+    detected && isa() == Isa::Avx512 && BF16_ALLOWED.load(Ordering::Relaxed)
+}
+
+/// Allows the instructions of [`has_bf16`], or has products of bf16 do without: for tests that compare paths. Process-wide; it
+/// changes speed, not results.
+pub fn allow_bf16(allowed: bool) {
+    BF16_ALLOWED.store(allowed, Ordering::Relaxed);
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -5,13 +5,13 @@
 
 use crate::build::{Ablation, Model, RankParts, table_specs};
 use crate::config::{
-    CompressChoice, Config, DeviceChoice, ExchangeChoice, FeatureChoice, IdsChoice, ScheduleChoice,
-    TransportChoice,
+    CompressChoice, Config, DeviceChoice, ExchangeChoice, FeatureChoice, IdsChoice, Instructions,
+    ScheduleChoice, TransportChoice,
 };
 use crate::engine::{Engine, StepLoss, StepRates};
 use crate::error::{Error, Result};
 use crate::lanes::Lanes;
-use crate::machine::unusable;
+use crate::machine::{unusable, use_instructions};
 use crate::report::ExchangeBytes;
 use crate::table_state::Group;
 use crate::trace::{Record, Recorder, write_trace};
@@ -197,6 +197,9 @@ impl Crew {
     /// # Errors
     /// As [`Model::of_rank`].
     pub fn build(config: &Config, table_rows: &[u64], options: CrewOptions<'_>) -> Result<Self> {
+        if config.run.instructions != Instructions::Auto {
+            use_instructions(config.run.instructions)?;
+        }
         let communicators = match options.communicators {
             Some(communicators) => communicators,
             None => Communicator::local(&local_topology(config), tuned_comm_options(config)?),

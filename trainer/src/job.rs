@@ -3,7 +3,7 @@
 //! Several processes have one rank each. They read the same configuration and the same data; rank 0 leads: it writes what is
 //! written once, and makes first what the others then find (synthetic data, a dictionary).
 
-use crate::config::{Config, SignalChoice, TransportChoice, VerbsConfig};
+use crate::config::{Config, Instructions, SignalChoice, TransportChoice, VerbsConfig};
 use crate::crew::{local_topology, tuned_comm_options};
 use crate::error::{Error, Result, chain};
 use crate::placement::replicated_limit;
@@ -210,6 +210,7 @@ fn fingerprint(config: &Config, options: &CommOptions) -> [u8; 32] {
     config.comm.tuning = None;
     config.run.output_dir = std::path::PathBuf::new();
     config.run.threads = None;
+    config.run.instructions = Instructions::Auto;
     config.checkpoint.dir = config.checkpoint.dir.map(|_| std::path::PathBuf::new());
     let measured = options.tuning.as_ref().map(|tuning| tuning.write()).unwrap_or_default();
     let text = config.to_commented_toml() + &measured;

@@ -3,6 +3,7 @@
 //! The way of a run: [`config`] (what the user asked for) → [`plan`] (what it means on this machine) → `build` →
 //! `session`, which calls `schedule` once a step.
 
+pub mod arithmetic;
 pub mod atomic_file;
 pub mod bench;
 pub mod checkpoint;

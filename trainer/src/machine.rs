@@ -1,10 +1,11 @@
 //! Facts about this machine: processor, memory, limits. They are read once and passed on; nothing here changes a result.
 
-use crate::config::DeviceChoice;
+use crate::config::{DeviceChoice, Instructions};
 use crate::data::failed;
 use crate::error::{Error, Result};
 use headlong_device::DeviceError;
 use headlong_device::cuda::CudaDevice;
+use headlong_device::vector::{Isa, allow_bf16, force_isa, has_bf16, isa};
 use serde::Serialize;
 use std::path::Path;
 
@@ -45,10 +46,29 @@ const PORTABLE_CORE_GFLOPS: f64 = 15.0;
 /// GB/s of main memory where nothing was measured.
 const DEFAULT_MEMORY_GB_PER_S: f64 = 20.0;
 
+/// Has all arithmetic of this process keep to `choice` from here on.
+///
+/// # Errors
+/// What the processor lacks; it then keeps to what there is.
+pub fn use_instructions(choice: Instructions) -> Result<()> {
+    let wanted = match choice {
+        Instructions::Portable => Isa::Portable,
+        Instructions::Avx2 => Isa::Avx2,
+        Instructions::Avx512 | Instructions::Avx512Bf16 | Instructions::Auto => Isa::Avx512,
+    };
+    allow_bf16(choice != Instructions::Avx512);
+    let here = force_isa(wanted);
+    let lacks_bf16 = choice == Instructions::Avx512Bf16 && !has_bf16();
+    if choice == Instructions::Auto || (here == wanted && !lacks_bf16) {
+        return Ok(());
+    }
+    let reason = format!("this processor has {} at most; \"auto\" takes what there is", here.name());
+    Err(Error::unsupported(format!("run.instructions = {}", serde_json::json!(choice)), reason))
+}
+
 impl Machine {
     /// This machine. Rates are defaults for its instruction set, not measurements.
     pub fn detect() -> Self {
-        use headlong_device::vector::{Isa, isa};
         let gflops = match isa() {
             Isa::Avx512 => DEFAULT_CORE_GFLOPS,
             Isa::Avx2 => AVX2_CORE_GFLOPS,

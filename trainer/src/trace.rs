@@ -1,5 +1,6 @@
 //! What the stages of a run took: the table of `--time`, and a trace that Perfetto opens.
 
+use crate::arithmetic::Ceiling;
 use crate::error::{Error, Result};
 use crate::lanes::{Lane, Stage};
 use serde_json::{Value, json};
@@ -121,16 +122,25 @@ impl Recorder {
         &self.totals
     }
 
-    /// The table of `--time`: a line a stage, with microseconds a run and its share.
-    pub fn table(&self) -> String {
+    /// The table of `--time`: a line a stage, with microseconds a run and its share; with a `ceiling` also the part of the multiply-add
+    /// peak that its products reached.
+    pub fn table(&self, ceiling: Option<&Ceiling>) -> String {
         let all: f64 = self.totals.iter().map(|total| total.seconds).sum();
-        let mut text =
-            format!("{:<24} {:<8} {:>9} {:>12} {:>7}\n", "stage", "lane", "runs", "us a run", "share");
+        let steps =
+            self.totals.iter().find(|total| total.name == "dense_optimizer").map_or(0, |total| total.runs);
+        let of_peak =
+            ceiling.map_or(String::new(), |ceiling| format!("  of {:.0} GFLOP/s", ceiling.peak_gflops()));
+        let mut text = format!(
+            "{:<24} {:<8} {:>9} {:>12} {:>7}{of_peak}\n",
+            "stage", "lane", "runs", "us a run", "share"
+        );
         for total in &self.totals {
             let microseconds = total.seconds * 1e6 / total.runs.max(1) as f64;
             let share = 100.0 * total.seconds / all.max(f64::MIN_POSITIVE);
             let (name, lane, runs) = (total.name, total.lane.name(), total.runs);
-            text += &format!("{name:<24} {lane:<8} {runs:>9} {microseconds:>12.1} {share:>6.1}%\n");
+            let reached = ceiling.and_then(|ceiling| ceiling.share(name, steps, total.seconds));
+            let reached = reached.map_or(String::new(), |reached| format!("  {:>5.1}%", 100.0 * reached));
+            text += &format!("{name:<24} {lane:<8} {runs:>9} {microseconds:>12.1} {share:>6.1}%{reached}\n");
         }
         text
     }
@@ -192,6 +202,6 @@ mod tests {
             (&json!("lookup"), &json!(3), &json!(1))
         );
         assert_eq!(recorder.totals()[0].runs, 2);
-        assert!(recorder.table().contains("lookup"));
+        assert!(recorder.table(None).contains("lookup"));
     }
 }

@@ -6,7 +6,8 @@ mod pytorch_data;
 #[cfg(test)]
 mod stepwise;
 
-use headlong::config::{Config, Interaction, ModelConfig, TableRows};
+use headlong::config::{Config, Instructions, Interaction, ModelConfig, TableRows};
+use headlong::machine::use_instructions;
 use headlong_device::Stream;
 use headlong_device::cuda::testing::stream as cuda_stream;
 use headlong_reader::{Batch, Jagged};
@@ -126,6 +127,21 @@ fn sgd_follows_pytorch_through_a_cross_network() {
 #[test]
 fn adagrad_follows_pytorch_through_a_cross_network() {
     follows(DCN_ADAGRAD);
+}
+
+/// Each within the same bounds, and with the same bits.
+#[test]
+fn every_instruction_set_follows_pytorch() {
+    for case in CASES {
+        let mut used = Vec::new();
+        for path in [Instructions::Portable, Instructions::Avx2, Instructions::Avx512] {
+            match use_instructions(path) {
+                Ok(()) => used.push(follow(Stream::cpu(2), case, case.rate)),
+                Err(error) => println!("skipped, because {error}"),
+            }
+        }
+        assert!(used.windows(2).all(|pair| pair[0] == pair[1]), "{case:?}: {used:?}");
+    }
 }
 
 #[test]

@@ -7,10 +7,12 @@
 //! - `cargo xtask kernels`: every CUDA kernel compiled for every architecture, without a GPU;
 //! - `cargo xtask gpu-bundle`: everything that a machine with a GPU has to run, in one folder;
 //! - `cargo xtask rxe`: verbs over Soft-RoCE, in an emulated machine;
+//! - `cargo xtask bench-diff`: has anything become slower;
 //! - `cargo xtask soak`: the long tests, with their log kept.
 //!
 //! It imports no room of the workspace, so that it builds, and can complain, while they do not.
 
+mod bench_diff;
 mod ci;
 mod cuda;
 mod licences;
@@ -36,11 +38,14 @@ cargo xtask COMMAND
                                  verbs over Soft-RoCE in an emulated machine; --two-guests: between two of them, log kept;
                                  --full: 10,000 steps in one, then two, log kept; --linked: against the crate `ibverbs`;
                                  --cuda: training on software devices whose captured step drives the cards
+  bench-diff [--keep | --peers PYTHON]
+                                 instruction counts against the kept ones, AVX-512 against AVX2; --keep: keeps today's counts;
+                                 --peers: training against PyTorch and FBGEMM of that python, on a quiet machine
   soak [--only NAME]             the long tests (200 kills, an epoch on 1 to 8 software devices: hours); keeps
                                  benches/results/soak-DATE.log
 
 REQUIRE=NAME[,NAME...] turns the skip of that name into a failure: nextest, cargo-deny, advisories,
-data, python, fuzz, aarch64, cuda, hostcuda, nvrtc, rxe.
+data, python, fuzz, aarch64, cuda, hostcuda, nvrtc, rxe, valgrind.
 ";
 
 fn main() -> ExitCode {
@@ -69,6 +74,7 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
         ("kernels", []) => cuda::kernels::run(&root, &target_folder(&root)?),
         ("gpu-bundle", []) => cuda::bundle::run(&root, &target_folder(&root)?),
         ("rxe", options) => rxe::run(&root, &target_folder(&root)?, options),
+        ("bench-diff", options) => bench_diff::run(&root, &target_folder(&root)?, options),
         ("soak", []) => soak::run(&root, &target_folder(&root)?, None),
         ("soak", ["--only", name]) => soak::run(&root, &target_folder(&root)?, Some(name)),
         ("help" | "--help" | "-h", _) => {

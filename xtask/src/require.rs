@@ -26,6 +26,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "hostcuda", words: &["hostcuda", "softcuda", "cuda", "g++", "sanitize"] },
     Requirement { name: "nvrtc", words: &["nvrtc"] },
     Requirement { name: "rxe", words: &["rxe"] },
+    Requirement { name: "valgrind", words: &["valgrind"] },
 ];
 
 /// What `REQUIRE` asks for.

@@ -1,6 +1,7 @@
 //! Whole training steps at both shapes: what `headlong bench iteration` measures.
 
 use crate::harness::{Floor, Harness, Rate};
+use headlong::arithmetic::Arithmetic;
 use headlong::bench::iteration::{SteadyTrainer, configuration};
 use headlong::bench::shapes::Shape;
 
@@ -23,11 +24,12 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
     let batch_size = harness.size(2048, 32);
     let config = configuration(&shape, batch_size, harness.settings().threads, None)?;
     let mut trainer = SteadyTrainer::new(&shape, &config, harness.stream().pool().threads())?;
-    let seconds = if harness.settings().smoke { 0.0 } else { harness.settings().seconds.max(3.0) };
-    let mut samples = trainer.measure(seconds)?;
     let case = format!("iteration/{name} batch {batch_size}");
-    harness.report(&Rate { name: &case, unit: "samples/s", work: 1.0, floor: Floor::None }, &samples);
-    let gflop = shape.training_flop() as f64 * 1e-9;
+    let rate = Rate { name: &case, unit: "samples/s", work: batch_size as f64, floor: Floor::None };
+    let mut failure = None;
+    let mut samples = harness.measure(&rate, || failure = failure.take().or(trainer.steps(1).err()));
+    failure.map_or(Ok(()), |error| Err(anyhow::Error::from(error)))?;
+    let gflop = Arithmetic::of(&config).training_flop() as f64 * 1e-9;
     samples.iter_mut().for_each(|sample| sample.rate *= gflop);
     let case = format!("iteration/{name} batch {batch_size}, arithmetic");
     harness.report(&Rate { name: &case, unit: "GFLOP/s", work: 1.0, floor: Floor::Arithmetic }, &samples);

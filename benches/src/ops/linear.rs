@@ -4,9 +4,10 @@ use crate::harness::{Floor, Harness, Rate};
 use headlong_device::testing::uniform;
 use headlong_device::{ArenaPlan, DType};
 use headlong_mlp::linear::{
-    Activation, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, WeightsPlan, backward_data,
+    Activation, BackwardDataArgs, BackwardWeightsArgs, Compute, ForwardArgs, WeightsPlan, backward_data,
     backward_weights, forward,
 };
+use headlong_mlp::rounding::Rounding;
 
 /// Inputs and outputs of the layers that are measured: the thin first one, and the heaviest of each shape.
 const LAYERS: [(usize, usize); 5] = [(13, 512), (367, 512), (512, 256), (479, 1024), (1024, 1024)];
@@ -18,16 +19,26 @@ const LAYERS: [(usize, usize); 5] = [(13, 512), (367, 512), (512, 256), (479, 10
 pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     let samples = harness.size(2048, 32);
     for (inputs, outputs) in LAYERS {
-        if harness.wants("linear/") || harness.wants("linear") {
-            layer(harness, samples, inputs, outputs)?;
+        for (name, compute) in [("", Compute::F32), ("bf16 ", Compute::Rounded(Rounding::Bf16))] {
+            layer(harness, samples, (inputs, outputs), (name, compute))?;
         }
     }
     Ok(())
 }
 
-fn layer(harness: &mut Harness, samples: usize, inputs: usize, outputs: usize) -> anyhow::Result<()> {
+fn layer(
+    harness: &mut Harness,
+    samples: usize,
+    (inputs, outputs): (usize, usize),
+    (numbers, compute): (&str, Compute),
+) -> anyhow::Result<()> {
+    let ops = ["forward", "backward data", "backward weights"];
+    let case = |op: &str| format!("linear/{numbers}{op} {samples}x{inputs}x{outputs}");
+    if !ops.iter().any(|op| harness.wants(&case(op))) {
+        return Ok(());
+    }
     let (mut parameters, mut scratch) = (ArenaPlan::new("parameters"), ArenaPlan::new("scratch"));
-    let weights = WeightsPlan::add_to(&mut parameters, &mut scratch, "w", (outputs, inputs));
+    let weights = WeightsPlan::add_for(compute, &mut parameters, &mut scratch, "w", (outputs, inputs));
     let mut plan = |name: &str, rows: usize, cols: usize| scratch.matrix(name, DType::F32, rows, cols);
     let (x, y, b) = (plan("x", samples, inputs), plan("y", samples, outputs), plan("b", 1, outputs));
     let (d_x, d_z) = (plan("d_x", samples, inputs), plan("d_z", samples, outputs));
@@ -42,7 +53,6 @@ fn layer(harness: &mut Harness, samples: usize, inputs: usize, outputs: usize) -
     d_z.write::<f32>().data_mut().copy_from_slice(&uniform(3, samples * outputs));
 
     let gflop = (2 * samples * inputs * outputs) as f64 * 1e-9;
-    let case = |op: &str| format!("linear/{op} {samples}x{inputs}x{outputs}");
     let mut measure = |op: &str, body: &mut dyn FnMut()| {
         let rate = Rate { name: &case(op), unit: "GFLOP/s", work: gflop, floor: Floor::Arithmetic };
         harness.measure(&rate, body);
@@ -51,6 +61,10 @@ fn layer(harness: &mut Harness, samples: usize, inputs: usize, outputs: usize) -
     measure("forward", &mut || forward(&stream, &args));
     let args = BackwardDataArgs { d_z: &d_z, w: &w, d_x: &d_x, mask: Some(&x), accumulate: false };
     measure("backward data", &mut || backward_data(&stream, &args));
+    if compute != Compute::F32 {
+        // A weight gradient in bf16 is reached through a whole network alone.
+        return Ok(());
+    }
     let args = BackwardWeightsArgs {
         x: &x,
         d_z: &d_z,

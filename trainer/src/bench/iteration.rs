@@ -4,9 +4,9 @@
 //! list of stages that `headlong train` walks.
 
 use super::data::{default_batches, make_batches};
-use super::peak::multiply_add_gflops;
 use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
 use super::shapes::{NUM_DENSE, Shape};
+use crate::arithmetic::{Arithmetic, Ceiling};
 use crate::cli::{IterationArguments, RowCap};
 use crate::config::{Config, DeviceChoice, Interaction, ModelConfig, Precision, ScheduleChoice, TableRows};
 use crate::crew::{Crew, CrewOptions, local_topology};
@@ -17,7 +17,6 @@ use crate::output;
 use crate::placement::{Placement, statistics_of};
 use crate::report::ExchangeBytes;
 use crate::trace::Record;
-use headlong_device::Stream;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::split::Split;
 use headlong_embedding::hybrid::statistics::Statistics;
@@ -42,15 +41,15 @@ pub fn run(arguments: &IterationArguments) -> Result<()> {
     refuse(arguments)?;
     let shape = shape(arguments)?;
     let config = config(&shape, arguments)?;
-    let stream = Stream::cpu(arguments.threads);
-    let peak_gflops = multiply_add_gflops(&stream, 5, 40);
     let mut trainer = SteadyTrainer::new(&shape, &config, arguments.threads)?;
+    // Of the instructions in force now.
+    let ceiling = Ceiling::measure(&config, arguments.threads);
     let samples = trainer.measure(arguments.seconds)?;
     let summary = summarize(&samples).expect("at least one block was measured");
-    let document = document(arguments, &shape, &config, (&summary, peak_gflops), &trainer);
+    let document = document(arguments, &shape, &config, (&summary, ceiling.peak_gflops()), &trainer);
     match arguments.json {
         true => output::print(&document.to_string()),
-        false => output::print(&text(&document, &trainer)),
+        false => output::print(&text(&document, &trainer, &ceiling)),
     }
 }
 
@@ -143,6 +142,7 @@ fn config(shape: &Shape, arguments: &IterationArguments) -> Result<Config> {
     (config.run.ranks, config.run.schedule) = (arguments.ranks, arguments.schedule);
     (config.run.device, config.train.precision) = (arguments.device, arguments.dtype);
     config.comm.deadline_s = 20.0;
+    config.run.instructions = arguments.instructions;
     config.validate()?;
     Ok(config)
 }
@@ -278,7 +278,7 @@ fn document(
     (summary, peak_gflops): (&Summary, f64),
     trainer: &SteadyTrainer,
 ) -> Value {
-    let gflops = summary.median * shape.training_flop() as f64 * 1e-9;
+    let gflops = summary.median * Arithmetic::of(config).training_flop() as f64 * 1e-9;
     let (_, peak_rss_bytes) = resident_bytes();
     json!({
         "tag": "headlong",
@@ -315,7 +315,7 @@ fn device_name(config: &Config) -> Option<String> {
     device.map(|device| device.name)
 }
 
-fn text(document: &Value, trainer: &SteadyTrainer) -> String {
+fn text(document: &Value, trainer: &SteadyTrainer, ceiling: &Ceiling) -> String {
     let number = |key: &str| document[key].as_f64().unwrap_or(f64::NAN);
     let mut text = format!(
         "{} batch {} {}, {}: {:.0} samples/s (best {:.0}), {:.3} ms a step",
@@ -338,7 +338,8 @@ fn text(document: &Value, trainer: &SteadyTrainer) -> String {
     if number("foreign") >= 0.1 {
         text += &format!("others used {:.1} cores meanwhile: repeat on a quiet machine\n", number("foreign"));
     }
-    text += &trainer.crew.first().recorder().table();
+    let ceiling = document["device"].is_null().then_some(ceiling);
+    text += &trainer.crew.first().recorder().table(ceiling);
     text
 }
 
@@ -383,7 +384,8 @@ mod tests {
             assert!(document[key].is_string(), "{key} in {document}");
         }
         assert!(document["samples_per_s"].as_f64().unwrap() > 0.0);
-        assert!(text(&document, &trainer).contains("samples/s"));
+        let text = text(&document, &trainer, &Ceiling::measure(&config, 1));
+        assert!(text.contains("samples/s") && text.contains("GFLOP/s"), "{text}");
     }
 
     #[test]

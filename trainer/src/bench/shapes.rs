@@ -88,40 +88,11 @@ impl Shape {
     pub fn table_bytes(&self) -> u64 {
         self.rows.iter().sum::<u64>() * (self.dim * 4) as u64
     }
-
-    /// FLOP to train one sample: three times the forward pass, less the first layer's input gradient. The interaction
-    /// counts the products of different features, once each.
-    pub fn training_flop(&self) -> u64 {
-        let features = self.rows.len() + 1;
-        let (interaction, width) = match self.cross {
-            Some((layers, rank)) => (2 * layers * rank * features * self.dim, features * self.dim),
-            None => {
-                let products = features * (features - 1) / 2;
-                (products * self.dim, self.dim + products)
-            }
-        };
-        let (bottom, top) = (multiply_adds(NUM_DENSE, &self.bottom), multiply_adds(width, &self.top));
-        let first_layer = (NUM_DENSE * self.bottom[0]) as u64;
-        2 * (3 * (bottom + interaction as u64 + top) - first_layer)
-    }
-}
-
-fn multiply_adds(input: usize, widths: &[usize]) -> u64 {
-    let inputs = std::iter::once(&input).chain(widths);
-    inputs.zip(widths).map(|(a, b)| (a * b) as u64).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn flop_counts_are_those_of_the_peers() {
-        // From benches/peers/common.py: training_flop.
-        assert_eq!(Shape::from_name("C1", None).unwrap().training_flop(), 14_447_360);
-        assert_eq!(Shape::from_name("C2", None).unwrap().training_flop(), 2_866_592);
-        assert_eq!(Shape::from_name("C3", None).unwrap().training_flop(), 96_169_472);
-    }
 
     #[test]
     fn caps_and_unknown_names() {

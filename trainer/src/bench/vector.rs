@@ -2,7 +2,11 @@
 //!
 //! Written with intrinsics: the compiler does not keep sixteen vectors of sums in registers by itself.
 
+#[cfg(target_arch = "x86_64")]
+use headlong_device::vector::has_bf16;
 use headlong_device::vector::{Isa, isa};
+#[cfg(target_arch = "x86_64")]
+use std::hint::black_box;
 
 /// Independent sums: enough to hide a latency of four cycles on two units.
 const SUMS: usize = 16;
@@ -19,6 +23,34 @@ pub fn multiply_adds(rounds: u64, factor: f32, term: f32) -> (u64, f32) {
         Isa::Avx2 => unsafe { avx2(rounds, factor, term) },
         _ => portable(rounds, factor, term),
     }
+}
+
+/// As [`multiply_adds`], of bf16; none where the processor does not multiply it.
+pub fn multiply_adds_bf16(rounds: u64) -> Option<(u64, f32)> {
+    #[cfg(target_arch = "x86_64")]
+    if has_bf16() {
+        // SAFETY: the processor has AVX-512 F and BF16, by the line above.
+        return Some(unsafe { avx512_bf16(rounds) });
+    }
+    let _ = rounds;
+    None
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn avx512_bf16(rounds: u64) -> (u64, f32) {
+    use std::arch::x86_64::{
+        __m512bh, _mm512_add_ps, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_reduce_add_ps, _mm512_set1_ps,
+    };
+    let small: __m512bh = black_box(_mm512_cvtne2ps_pbh(_mm512_set1_ps(1e-3), _mm512_set1_ps(1e-3)));
+    let mut sums: [_; SUMS] = std::array::from_fn(|i| _mm512_set1_ps(i as f32));
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = _mm512_dpbf16_ps(*sum, small, small);
+        }
+    }
+    let total = sums.into_iter().fold(_mm512_set1_ps(0.0), |total, sum| _mm512_add_ps(total, sum));
+    (rounds * (4 * 16 * SUMS) as u64, _mm512_reduce_add_ps(total))
 }
 
 #[cfg(target_arch = "x86_64")]

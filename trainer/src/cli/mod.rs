@@ -404,6 +404,9 @@ pub struct IterationArguments {
     /// Sparse optimizer; the shape's own by default
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
+    /// Instructions that arithmetic may use; no result depends on them
+    #[arg(long, value_name = "auto|portable|avx2|avx512|avx512_bf16", default_value = "auto")]
+    pub instructions: crate::config::Instructions,
     /// Print one JSON line
     #[arg(long)]
     pub json: bool,

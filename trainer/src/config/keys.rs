@@ -110,6 +110,7 @@ keys! {
     "run.kernels": "folder of compiled CUDA kernels; unset: they are compiled when first used, and kept",
     "run.algorithms": "file of measured algorithms for matrix products on a CUDA device; unset: the library's first proposal",
     "run.threads": "threads of this process over all its ranks; unset: one per core; changes no result",
+    "run.instructions": "\"auto\", \"portable\", \"avx2\", \"avx512\" or \"avx512_bf16\"; changes no result",
     "run.ranks": "data-parallel ranks",
     "run.eval_ranks": "ranks that evaluate alone, while the others train; unset: those that train evaluate",
     "run.hybrid": "rows replicated on every rank: \"off\", \"auto\" or \"rows=N\"",

@@ -307,6 +307,8 @@ pub struct RunConfig {
     /// Threads of this process, over all its ranks. Unset: one per core. It never changes a result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
+    /// The processor's instructions that arithmetic may use. It never changes a result.
+    pub instructions: Instructions,
     /// Data-parallel ranks.
     pub ranks: usize,
     /// Ranks that evaluate alone, besides `ranks`, while these train. Unset: those that train evaluate.
@@ -329,6 +331,7 @@ impl Default for RunConfig {
             kernels: None,
             algorithms: None,
             threads: None,
+            instructions: Instructions::Auto,
             ranks: 1,
             eval_ranks: None,
             hybrid: Hybrid::Auto,
@@ -349,6 +352,23 @@ pub enum DeviceChoice {
     Cpu,
     /// A CUDA device.
     Cuda,
+}
+
+/// The processor's instructions that arithmetic may use; each includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum Instructions {
+    /// All that the processor has.
+    Auto,
+    /// What every processor of the architecture has.
+    Portable,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512.
+    Avx512,
+    /// AVX-512 and its products of bf16.
+    Avx512Bf16,
 }
 
 /// Which rows are replicated on every rank.

@@ -8,10 +8,11 @@ pub(crate) mod remarks;
 
 pub use prepare::Prepared;
 
+use crate::arithmetic::Ceiling;
 use crate::build::Ablation;
 use crate::checkpoint::{self, Checkpoint};
 use crate::cli::TrainOptions;
-use crate::config::{Config, EvalEvery};
+use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::crew::{Crew, CrewOptions};
 use crate::data::{self, count_samples, failed};
 use crate::error::{Error, Result};
@@ -419,7 +420,8 @@ impl Run<'_> {
         memory.done = serde_json::to_value(&done).ok();
         self.save(Some(reason))?;
         if self.options.time {
-            self.reporter.result(&self.session.crew().first().recorder().table());
+            let ceiling = self.ceiling();
+            self.reporter.result(&self.session.crew().first().recorder().table(ceiling.as_ref()));
         }
         if let Some(file) = &self.options.trace {
             let file = self.session.crew().write_trace(file)?;
@@ -431,6 +433,12 @@ impl Run<'_> {
         let at = self.at();
         self.reporter.done(at, &done)?;
         self.session.crew().close()
+    }
+
+    /// What a processor's stages are set beside.
+    fn ceiling(&self) -> Option<Ceiling> {
+        let threads = self.config.run.threads.unwrap_or_else(crate::machine::cores);
+        (self.config.run.device != DeviceChoice::Cuda).then(|| Ceiling::measure(self.config, threads))
     }
 
     fn say_what_was_skipped(&mut self) -> Result<()> {

@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::{Outcome, Step, Workshop, device_steps, runner};
+use crate::bench_diff::{self, Found};
 use crate::process::{self, cargo};
 use crate::{licences, rxe, tidy};
 
@@ -46,6 +47,7 @@ pub const STEPS: &[Step] = &[
         run: |workshop| rxe::step(&workshop.root, &workshop.target()),
     },
     Step { name: "benches", what: "every bench runs once, small", run: benches },
+    Step { name: "bench-diff", what: "nothing takes more instructions than it did", run: bench_difference },
     Step { name: "features", what: "each feature builds alone", run: features },
     Step { name: "aarch64", what: "the program compiles for Linux on aarch64", run: aarch64 },
     Step { name: "fuzz", what: "the fuzz targets build", run: fuzz },
@@ -156,6 +158,22 @@ fn all_of<Name: Borrow<str>>(all: &[Name], failed: &[Name], what: &str) -> Outco
 
 fn benches(workshop: &Workshop) -> Result<Outcome> {
     show(workshop, &["run", "--release", "--quiet", "-p", "headlong-benches", "--", "--smoke"])
+}
+
+fn bench_difference(workshop: &Workshop) -> Result<Outcome> {
+    let (mut remarks, mut faults, mut skips) = (Vec::new(), Vec::new(), Vec::new());
+    for found in bench_diff::guard(&workshop.root, &workshop.target())? {
+        match found {
+            Found::Nothing(remark) => remarks.push(remark),
+            Found::Fault(fault) => faults.push(fault),
+            Found::CannotRun(reason) => skips.push(reason),
+        }
+    }
+    Ok(match (faults.is_empty(), skips.is_empty()) {
+        (false, _) => Outcome::Failed(faults.join("; ")),
+        (true, false) => Outcome::Skipped(skips.join("; ")),
+        (true, true) => Outcome::Passed(remarks.join("; ")),
+    })
 }
 
 /// Features that no check turns on, and why.

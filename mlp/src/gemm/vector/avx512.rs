@@ -45,12 +45,6 @@ pub unsafe fn run(micro: &Micro) {
     unsafe { kernel(micro) }
 }
 
-/// Whether the processor multiplies bf16.
-#[inline]
-pub fn has_bf16() -> bool {
-    is_x86_feature_detected!("avx512bf16")
-}
-
 /// As [`run`], of words of two bf16.
 ///
 /// # Safety

@@ -1,4 +1,4 @@
-//! The microkernel for processors without AVX-512: the same chains, vectorised by the compiler.
+//! The microkernel for processors without AVX2: the same chains, vectorised by the compiler where it can.
 
 use super::{Micro, Numbers, PANEL_COLS};
 use crate::rounding::to_nearest_bf16;
@@ -8,30 +8,13 @@ use headlong_device::MatRef;
 pub const MAX_ROWS: usize = 6;
 
 /// Columns of a microtile: two 256-bit vectors.
-const COLS: usize = 16;
+pub const COLS: usize = 16;
 
 /// The baseline of the architecture.
 ///
 /// # Safety
 /// `micro`'s pointers cover what its shape says; `1 <= rows <= 6`, `1 <= cols <= 32`.
 pub unsafe fn run(micro: &Micro) {
-    // SAFETY: passed on to the caller.
-    unsafe { body(micro) }
-}
-
-/// For AVX2 with FMA.
-///
-/// # Safety
-/// As [`run`], and the processor has both.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-pub unsafe fn run_avx2(micro: &Micro) {
-    // SAFETY: passed on to the caller.
-    unsafe { body(micro) }
-}
-
-#[inline(always)]
-unsafe fn body(micro: &Micro) {
     for first in (0..micro.cols).step_by(COLS) {
         // SAFETY: passed on to the caller; `first` is inside the panel.
         unsafe {
@@ -84,15 +67,12 @@ fn step<const PAIRS: bool>(left: f32, right: f32, sum: f32) -> f32 {
 
 #[inline(always)]
 unsafe fn kernel<const ROWS: usize, const PAIRS: bool>(micro: &Micro, first: usize) {
-    let count = COLS.min(micro.cols - first);
     let mut sums = [[0.0_f32; COLS]; ROWS];
-    // SAFETY: the caller promises the ranges; `count` keeps to the columns of `C`.
+    // SAFETY: the caller promises the ranges.
     unsafe {
         if micro.continues {
             for (i, sums) in sums.iter_mut().enumerate() {
-                for (j, sum) in sums.iter_mut().enumerate().take(count) {
-                    *sum = *micro.c.add(i * micro.c_stride + first + j);
-                }
+                *sums = load_row(micro, i, first);
             }
         }
         let (row_step, depth_step) = if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
@@ -105,33 +85,51 @@ unsafe fn kernel<const ROWS: usize, const PAIRS: bool>(micro: &Micro, first: usi
                 }
             }
         }
-        for (i, sums) in sums.iter().enumerate() {
-            for (j, &sum) in sums.iter().enumerate().take(count) {
-                *micro.c.add(i * micro.c_stride + first + j) = finish(micro, i, first + j, sum);
-            }
+        for (i, &sums) in sums.iter().enumerate() {
+            store_row(micro, i, first, sums);
         }
     }
 }
 
-/// Bias, ReLU and mask, as in the contract.
+/// Row `row` of what `C` holds from column `first` on, zeros beyond its columns.
+///
+/// # Safety
+/// The row is inside the microtile, whose pointers cover what its shape says.
 #[inline(always)]
-unsafe fn finish(micro: &Micro, row: usize, col: usize, sum: f32) -> f32 {
+pub unsafe fn load_row(micro: &Micro, row: usize, first: usize) -> [f32; COLS] {
+    let mut sums = [0.0; COLS];
+    let count = COLS.min(micro.cols - first);
+    // SAFETY: `count` keeps to the columns of `C`.
+    unsafe { micro.c.add(row * micro.c_stride + first).copy_to_nonoverlapping(sums.as_mut_ptr(), count) };
+    sums
+}
+
+/// Writes row `row` from column `first` on, with bias, ReLU, mask and rounding as in the contract.
+///
+/// # Safety
+/// As [`load_row`].
+#[inline(always)]
+pub unsafe fn store_row(micro: &Micro, row: usize, first: usize, mut sums: [f32; COLS]) {
     let finish = &micro.finish;
-    let mut value = sum;
-    // SAFETY: bias and mask cover the microtile, by the caller's promise.
+    let count = COLS.min(micro.cols - first);
+    // SAFETY: bias, mask and `C` cover the microtile, by the caller's promise; `count` keeps to its columns.
     unsafe {
         if !finish.bias.is_null() {
-            value += *finish.bias.add(col);
+            let bias = std::slice::from_raw_parts(finish.bias.add(first), count);
+            sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
         }
-        if finish.relu && value < 0.0 {
-            value = 0.0;
+        if finish.relu {
+            sums.iter_mut().for_each(|sum| *sum = if *sum < 0.0 { 0.0 } else { *sum });
         }
         if !finish.mask.is_null() {
-            let open = *finish.mask.add(row * finish.mask_stride + col) > 0.0;
-            value = if open { value } else { 0.0 };
+            let mask = std::slice::from_raw_parts(finish.mask.add(row * finish.mask_stride + first), count);
+            sums.iter_mut().zip(mask).for_each(|(sum, mask)| *sum = if *mask > 0.0 { *sum } else { 0.0 });
         }
+        if finish.round {
+            sums.iter_mut().for_each(|sum| *sum = to_nearest_bf16(*sum));
+        }
+        micro.c.add(row * micro.c_stride + first).copy_from_nonoverlapping(sums.as_ptr(), count);
     }
-    if finish.round { to_nearest_bf16(value) } else { value }
 }
 
 /// Copies `rows` rows of `cols` elements, `source.1` elements apart, to rows of `VECTORS · 16` elements, zeros beyond.

@@ -1,6 +1,8 @@
 //! One tile of a product: blocks of depth, panels of columns, and the microkernel of this processor.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod fallback;
 mod pairs;
@@ -10,7 +12,7 @@ pub use pairs::{BAND_ROWS, pair_panel, pair_transposed_panel};
 use super::{Finish, Left, Numbers, PANEL_COLS, Panels, Product, Right};
 use crate::vector::Tile;
 use headlong_device::MatRef;
-use headlong_device::vector::{Isa, isa};
+use headlong_device::vector::{Isa, has_bf16, isa};
 use pairs::{BAND_STRIDE, BAND_WORDS, pack_band, pair_rows};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -307,15 +309,15 @@ unsafe fn run(isa: Isa, micro: &Micro) {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 if micro.numbers == Numbers::F32 => avx512::run(micro),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if avx512::has_bf16() => avx512::run_bf16(micro),
+            Isa::Avx512 if has_bf16() => avx512::run_bf16(micro),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx2 => run_small(fallback::run_avx2, micro),
+            Isa::Avx512 | Isa::Avx2 => run_small(avx2::run, micro),
             _ => run_small(fallback::run, micro),
         }
     }
 }
 
-/// Runs a microkernel of [`fallback`] on parts of a microtile that may be AVX-512's, of more rows than it has.
+/// Runs a microkernel of [`fallback`] or [`avx2`] on parts of a microtile that may be AVX-512's, of more rows than it has.
 ///
 /// # Safety
 /// As [`run`].

@@ -1,0 +1,134 @@
+//! How much a model computes: the multiplications and additions of its products, stage by stage.
+//!
+//! Counted are dense layers, dot products and cross layers, two FLOP a multiply-add; everything else of an iteration moves bytes. The
+//! interaction counts the products of different features, once each, whatever a kernel computes.
+
+use crate::bench::peak::{Factors, multiply_add_gflops};
+use crate::config::{Config, Interaction, Precision};
+use crate::plan::top_input_width;
+use headlong_device::Stream;
+
+/// FLOP of one training sample in the stages that have any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arithmetic {
+    stages: Vec<(&'static str, u64)>,
+}
+
+/// What the times of stages are set beside in `--time`.
+#[derive(Debug, Clone)]
+pub struct Ceiling {
+    arithmetic: Arithmetic,
+    /// Samples of one step on one rank.
+    samples: f64,
+    /// What the threads of a rank can do at most.
+    peak_gflops: f64,
+}
+
+impl Ceiling {
+    /// Measures what `threads` threads do at most in the precision that `config` trains in, for about a tenth of a second.
+    pub fn measure(config: &Config, threads: usize) -> Self {
+        let factors = match config.train.precision {
+            Precision::Bf16 => Factors::Bf16,
+            _ => Factors::F32,
+        };
+        let samples = config.train.batch_size as f64 / config.run.ranks.max(1) as f64;
+        let peak_gflops = multiply_add_gflops(&Stream::cpu(threads), factors, 5, 20);
+        Self { arithmetic: Arithmetic::of(config), samples, peak_gflops }
+    }
+
+    /// Part of the peak that a stage reached which took `seconds` in `steps` steps; none for one that computes no product.
+    pub fn share(&self, stage: &str, steps: u64, seconds: f64) -> Option<f64> {
+        let flop = self.arithmetic.of_stage(stage);
+        let rate = |flop: u64| flop as f64 * self.samples * steps as f64 / seconds * 1e-9;
+        (flop > 0 && seconds > 0.0).then(|| rate(flop) / self.peak_gflops)
+    }
+
+    /// What the threads can do at most, GFLOP/s.
+    pub fn peak_gflops(&self) -> f64 {
+        self.peak_gflops
+    }
+}
+
+impl Arithmetic {
+    /// Counts `config`'s model.
+    pub fn of(config: &Config) -> Self {
+        let model = &config.model;
+        let features = config.data.num_sparse as u64 + 1;
+        let width = top_input_width(config) as u64;
+        let (dots, cross) = match model.interaction {
+            Interaction::Dot => (features * (features - 1) / 2 * model.dim as u64, 0),
+            Interaction::Cat => (0, 0),
+            Interaction::Cross => (0, 2 * (model.cross_layers * model.cross_rank) as u64 * width),
+        };
+        let num_dense = config.data.num_dense as u64;
+        let bottom_widths = if num_dense > 0 { &model.bottom[..] } else { &[] };
+        let (bottom, top) = (multiply_adds(num_dense, bottom_widths), multiply_adds(width, &model.top));
+        let first = num_dense * model.bottom.first().map_or(0, |&width| width as u64);
+        // Backward, each product has two: for its input, and for its weights. Nobody asks for the gradient of the first input.
+        let counted = [
+            ("bottom_forward", bottom),
+            ("interaction_forward", dots),
+            ("cross_forward", cross),
+            ("top_forward", top),
+            ("top_backward", 2 * top),
+            ("cross_backward", 2 * cross),
+            ("interaction_backward", 2 * dots),
+            ("bottom_backward", (2 * bottom).saturating_sub(first)),
+        ];
+        let stages = counted.into_iter().filter(|&(_, products)| products > 0);
+        Self { stages: stages.map(|(name, products)| (name, 2 * products)).collect() }
+    }
+
+    /// FLOP of a stage, 0 for one that computes no product.
+    pub fn of_stage(&self, name: &str) -> u64 {
+        self.stages.iter().find(|(stage, _)| *stage == name).map_or(0, |&(_, flop)| flop)
+    }
+
+    /// FLOP to train one sample.
+    pub fn training_flop(&self) -> u64 {
+        self.stages.iter().map(|(_, flop)| flop).sum()
+    }
+}
+
+fn multiply_adds(input: u64, widths: &[usize]) -> u64 {
+    let inputs = std::iter::once(input).chain(widths.iter().map(|&width| width as u64));
+    inputs.zip(widths).map(|(a, &b)| a * b as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::iteration::configuration;
+    use crate::bench::shapes::Shape;
+
+    fn of(name: &str) -> Arithmetic {
+        let shape = Shape::from_name(name, Some(10)).unwrap();
+        Arithmetic::of(&configuration(&shape, 64, 1, None).unwrap())
+    }
+
+    #[test]
+    fn a_step_has_the_flop_that_the_peers_count() {
+        // From benches/peers/common.py: training_flop.
+        for (name, flop) in [("C1", 14_447_360), ("C2", 2_866_592), ("C3", 96_169_472)] {
+            assert_eq!(of(name).training_flop(), flop, "{name}");
+        }
+    }
+
+    #[test]
+    fn backward_is_twice_forward_but_for_the_first_input() {
+        let c1 = of("C1");
+        assert_eq!(c1.of_stage("top_backward"), 2 * c1.of_stage("top_forward"));
+        assert_eq!(c1.of_stage("bottom_backward"), 2 * c1.of_stage("bottom_forward") - 2 * 13 * 512);
+        assert_eq!((c1.of_stage("route"), c1.of_stage("cross_forward")), (0, 0));
+        assert!(of("C3").of_stage("cross_forward") > 0);
+    }
+
+    #[test]
+    fn a_share_is_work_over_time_over_the_peak() {
+        let ceiling = Ceiling { arithmetic: of("C1"), samples: 1000.0, peak_gflops: 100.0 };
+        let flop = 2.0 * ceiling.arithmetic.of_stage("top_forward") as f64 * 1000.0;
+        let share = ceiling.share("top_forward", 2, 0.5).unwrap();
+        assert!((share - flop / 0.5 / 1e11).abs() < 1e-9, "{share}");
+        assert_eq!(ceiling.share("route", 2, 0.5), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! Every instruction set trains the same model, bit for bit. So what is shown of one of them, PyTorch's fixtures or an AUC on real rows,
+//! holds for all; and that it is shown of each, `pytorch_fixture.rs` adds.
+
+#![cfg(test)]
+
+mod run_support;
+
+use run_support::{Place, Run};
+use std::path::{Path, PathBuf};
+
+/// From the narrowest up.
+const PATHS: [&str; 4] = ["portable", "avx2", "avx512", "avx512_bf16"];
+
+/// Models and precisions, as settings.
+const CASES: [(&str, &[&str]); 4] = [
+    ("dot, SGD", &[]),
+    (
+        "dot, Adagrad, bf16",
+        &["train.precision=bf16", "optimizer.sparse.name=adagrad", "optimizer.dense.name=adagrad"],
+    ),
+    ("cross, bf16", &["train.precision=bf16", "model.interaction=cross", "model.cross_rank=24"]),
+    ("cat, f16", &["train.precision=f16", "model.interaction=cat"]),
+];
+
+/// Runs every case on every path that the processor has, and compares the weights they end in.
+fn every_path_ends_in_the_same_weights(run: &dyn Fn() -> Run, output: &Path) {
+    for (name, settings) in CASES {
+        let mut ends: Vec<(&str, String)> = Vec::new();
+        for path in PATHS {
+            let wanted = format!("run.instructions={path}");
+            let mut run = run().with(&["--set", &wanted]).path("--output-dir", output);
+            for setting in settings {
+                run = run.with(&["--set", setting]);
+            }
+            let ended = run.end();
+            if ended.code == Some(2) && ended.stderr.contains("this processor has") {
+                println!("skipped, because this processor has no {path}");
+                continue;
+            }
+            assert_eq!(ended.code, Some(0), "{name} with {path}: {}", ended.stderr);
+            ends.push((path, ended.digest()));
+        }
+        assert!(ends.windows(2).all(|pair| pair[0].1 == pair[1].1), "{name}: {ends:?}");
+    }
+}
+
+#[test]
+fn made_up_rows_end_in_the_same_weights_on_every_path() {
+    let place = Place::new("train.txt");
+    let run = || place.train().with(&["--set", "train.steps=40"]);
+    every_path_ends_in_the_same_weights(&run, &place.path("out"));
+}
+
+#[test]
+fn real_rows_end_in_the_same_weights_on_every_path() {
+    let data = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
+    if !data.exists() {
+        println!("skipped, because {} is absent", data.display());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let run = || {
+        let run = Run::new("train").with(&["--preset", "criteo-sample", "--set", "train.steps=120"]);
+        run.with(&["--set", "eval.every=0"]).path("--data", &data)
+    };
+    every_path_ends_in_the_same_weights(&run, folder.path());
+}
+
+#[test]
+fn a_path_that_does_not_exist_is_refused_by_name() {
+    let place = Place::new("train.txt");
+    let run = place.train().with(&["--set", "run.instructions=avx1024"]);
+    run.fails(2, &["avx1024", "avx512_bf16"]);
+}

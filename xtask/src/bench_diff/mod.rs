@@ -1,0 +1,71 @@
+//! `cargo xtask bench-diff`: has anything become slower? Without a quiet machine, and without trusting a clock.
+//!
+//! - The instructions of every benchmark's body, counted by callgrind on the paths that it knows (AVX2 and portable), are set beside the
+//!   counts that were kept ([`counts`]).
+//! - The paths that it does not know are set beside our own AVX2 path, in turn in the same process ([`paths`]).
+//! - With `--peers PYTHON`, whole training steps are set beside PyTorch's and FBGEMM's; that needs a quiet machine ([`peers`]).
+
+mod counts;
+mod paths;
+mod peers;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::process::{self, cargo};
+
+/// What one guard found.
+pub enum Found {
+    /// Nothing, with a remark.
+    Nothing(String),
+    /// Fault, with the worst case.
+    Fault(String),
+    /// It could not run here, with the reason.
+    CannotRun(String),
+}
+
+/// Runs the guards as the command line asks; `Ok(false)` where something became slower.
+///
+/// # Errors
+/// Unknown options; benchmarks that do not build; files that cannot be read or written.
+pub fn run(root: &Path, target: &Path, options: &[&str]) -> Result<bool> {
+    match options {
+        [] => report(guard(root, target)?),
+        ["--keep"] => report(vec![counts::keep(root, &build(root, target)?)?]),
+        ["--peers", python] => report(vec![peers::run(root, python)?]),
+        other => bail!("`bench-diff` takes --keep or --peers PYTHON, not `{}`", other.join(" ")),
+    }
+}
+
+/// What needs no quiet machine.
+///
+/// # Errors
+/// As [`run`].
+pub fn guard(root: &Path, target: &Path) -> Result<Vec<Found>> {
+    let program = build(root, target)?;
+    Ok(vec![counts::check(root, &program)?, paths::check(root, &program)?])
+}
+
+fn report(found: Vec<Found>) -> Result<bool> {
+    let mut passed = true;
+    for found in found {
+        match found {
+            Found::Nothing(remark) => println!("bench-diff: {remark}"),
+            Found::CannotRun(reason) => println!("bench-diff: skipped, because {reason}"),
+            Found::Fault(what) => {
+                println!("bench-diff: FAULT: {what}");
+                passed = false;
+            }
+        }
+    }
+    Ok(passed)
+}
+
+/// Builds the benchmarks, with the features that the tests' build of them has.
+fn build(root: &Path, target: &Path) -> Result<PathBuf> {
+    if !process::show(cargo(&["build", "--release", "--quiet", "-p", "headlong-benches"], root))? {
+        bail!("the benchmarks do not build");
+    }
+    Ok(target.join("release/headlong-benches"))
+}

@@ -1,0 +1,73 @@
+//! AVX-512 beside our own AVX2, in turn in one process: a ratio that a busy machine moves little.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use super::Found;
+use crate::process::{self, command};
+
+/// Benchmarks, as `--only` takes them, and the least times as fast that AVX-512 has to be. Processors that add 512 bits in two halves
+/// (Zen 4) gain nothing from wide additions alone, so the bars say "not slower"; products of bf16 have instructions of
+/// their own.
+const BARS: [(&str, f64); 4] =
+    [("linear/forward", 0.95), ("linear/backward", 0.95), ("linear/bf16", 1.5), ("interaction/", 0.95)];
+
+/// Measures all of [`BARS`].
+///
+/// # Errors
+/// A benchmark that fails.
+pub fn check(root: &Path, program: &Path) -> Result<Found> {
+    let mut slow = Vec::new();
+    let mut compared = 0;
+    for (only, least) in BARS {
+        let arguments = ["--against", "avx2", "--only", only, "--seconds", "0.4"];
+        let finished = process::read(command(program, &arguments, root), |_| false)?;
+        if finished.lines.iter().any(|line| line.contains("this processor has no")) {
+            return Ok(Found::CannotRun("this processor has no AVX2 path to compare with".to_owned()));
+        }
+        ensure!(finished.success, "{only} failed:\n{}", finished.lines.join("\n"));
+        let ratios: Vec<(f64, &String)> =
+            finished.lines.iter().filter_map(|line| ratio_of(line).map(|ratio| (ratio, line))).collect();
+        ensure!(!ratios.is_empty(), "no benchmark is called {only}");
+        if !ratios.iter().any(|(_, line)| line.contains("with avx512")) {
+            return Ok(Found::CannotRun("this processor has no AVX-512".to_owned()));
+        }
+        compared += ratios.len();
+        for (ratio, line) in ratios {
+            println!("{line}");
+            if ratio < least {
+                slow.push(format!("{} (at least {least} is asked)", line.trim()));
+            }
+        }
+    }
+    Ok(match slow.as_slice() {
+        [] => Found::Nothing(format!("AVX-512 holds its bars against AVX2 in {compared} benchmarks")),
+        slow => Found::Fault(slow.join("; ")),
+    })
+}
+
+/// The ratio in `NAME … 1.234 times as fast with … as with …`.
+fn ratio_of(line: &str) -> Option<f64> {
+    line.split(" times as fast")
+        .next()?
+        .split_whitespace()
+        .last()?
+        .parse()
+        .ok()
+        .filter(|_| line.contains(" times as fast"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_of_a_line_is_found() {
+        assert_eq!(
+            ratio_of("linear/forward 32x13x512    1.250 times as fast with avx512 as with avx2"),
+            Some(1.25)
+        );
+        assert_eq!(ratio_of("floor: 12.5 GB/s"), None);
+    }
+}
