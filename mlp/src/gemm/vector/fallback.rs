@@ -157,16 +157,19 @@ pub unsafe fn copy_rows<const VECTORS: usize>(
 /// # Safety
 /// Strips and sums are as long as the counts say.
 pub unsafe fn add_strips(numbers: Numbers, strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
-    for (strip, k, lane) in
-        (0..count).flat_map(|strip| (0..len).flat_map(move |k| (0..16).map(move |lane| (strip, k, lane))))
-    {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (sum, word) = (sums.add(strip * 16 + lane), *strips.add((strip * len + k) * 16 + lane));
-            *sum = match numbers {
-                Numbers::F32 => *sum + word,
-                Numbers::Bf16 => *sum + halves(word).0 + halves(word).1,
-            };
+    for strip in 0..count {
+        // SAFETY: the caller's promise; strips and sums are sixteen lanes wide.
+        let (sums, rows) = unsafe {
+            let rows = strips.add(strip * len * 16).cast::<[f32; 16]>();
+            (&mut *sums.add(strip * 16).cast::<[f32; 16]>(), std::slice::from_raw_parts(rows, len))
+        };
+        for row in rows {
+            for (sum, &word) in sums.iter_mut().zip(row) {
+                *sum = match numbers {
+                    Numbers::F32 => *sum + word,
+                    Numbers::Bf16 => *sum + halves(word).0 + halves(word).1,
+                };
+            }
         }
     }
 }
