@@ -6,7 +6,7 @@
 
 use super::data::{ZIPF_EXPONENT, default_batches};
 use super::iteration::{SteadyTrainer, configuration};
-use super::peak::multiply_add_gflops;
+use super::peak::{Factors, multiply_add_gflops};
 use super::sample::{resident_bytes, summarize};
 use super::shapes::{NUM_DENSE, Shape};
 use crate::config::Config;
@@ -151,7 +151,7 @@ fn describe(arguments: &ForecastArguments) -> Result<ClusterDescription> {
     let row_us = ((x * q - y * p) / (x * m - y * n)).max(0.0);
     let bandwidth = x / (p - n * row_us).max(1e-9);
     let route_us = (wide.us("route") / n).max(0.0);
-    let peak = multiply_add_gflops(&Stream::cpu(threads), 5, 40) * 1e3;
+    let peak = multiply_add_gflops(&Stream::cpu(threads), Factors::F32, 5, 40) * 1e3;
     let peak_tflops = peak * 1e-6;
     let mut cluster = ClusterDescription::find("laptop")?;
     let memory_gib = Machine::detect().usable_bytes() as f64 / f64::from(1_u32 << 30);
