@@ -204,7 +204,7 @@ mod tests {
         assert!(text.contains("ratio 3.12"), "{text}");
         let (code, text) = compare(&[0.0, 0.0]);
         assert_eq!(code, Some(1), "{text}");
-        assert!(!text.contains("ratio"), "{text}");
+        assert!(!text.contains(": ratio"), "{text}");
     }
 
     /// The stage itself, as the script runs it, with programs that only answer.
