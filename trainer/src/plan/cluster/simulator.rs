@@ -268,7 +268,7 @@ impl<'a> Simulation<'a> {
         let chance = CounterRng::new(options.seed, 1);
         let rank = |index: usize| {
             let slow = options.straggler_every > 0
-                && chance.bits(index as u64)[0] as usize % options.straggler_every == 0;
+                && (chance.bits(index as u64)[0] as usize).is_multiple_of(options.straggler_every);
             Rank {
                 done: vec![0; tasks.len()],
                 cursors: vec![(0, 0); queues.len()],
