@@ -328,6 +328,10 @@ fn every_preset_has_its_file() {
     let mut files = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
+        // Of clusters, the planner's own tests read every one.
+        if path.is_dir() {
+            continue;
+        }
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let from_file = headlong::config::Config::from_file(&path).unwrap();
         assert_eq!(from_file, headlong::preset::preset(&name).unwrap(), "{name}");
