@@ -11,7 +11,7 @@ use crate::process::{self, command};
 /// (Zen 4) gain nothing from wide additions alone, so the bars say "not slower"; products of bf16 have instructions of
 /// their own.
 const BARS: [(&str, f64); 4] =
-    [("linear/forward", 0.95), ("linear/backward", 0.95), ("linear/bf16", 1.5), ("interaction/", 0.95)];
+    [("linear/forward", 0.95), ("linear/backward", 0.95), ("linear/bf16", 1.5), ("interaction", 0.95)];
 
 /// Measures all of [`BARS`].
 ///
