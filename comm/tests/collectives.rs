@@ -1,8 +1,6 @@
 //! Every collective against a slow oracle, over random topologies, lengths and options.
 
-mod collectives_cases;
-
-use collectives_cases::{
+use crate::collectives_cases::{
     Ranks as _, Threads, bits_of_the_tree, counts, lengths, move_everything, options, parts_of_any_size,
     reduce_everything,
 };

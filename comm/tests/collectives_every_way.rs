@@ -1,14 +1,11 @@
 //! The same cases as for threads, over everything that carries the payload of processes, and over the fabric of this process.
 
-mod collectives_cases;
-mod tcp_support;
-
-use collectives_cases::{
+use crate::collectives_cases::{
     Kept, bits_of_the_tree, counts, lengths, move_everything, options, parts_of_any_size, reduce_everything,
 };
+use crate::tcp_support::{Way, over_every_way};
 use headlong_comm::CommOptions;
 use proptest::prelude::*;
-use tcp_support::{Way, over_every_way};
 
 over_every_way!(every_collective_in_any_way, sums_longer_than_a_ring);
 

@@ -1,7 +1,6 @@
 //! The transport over paths: every message arrives by whichever way, sums have the bits of threads, wrong messages are named.
 
-mod tcp_support;
-
+use crate::tcp_support;
 use headlong_comm::transport::paths::{Path, PathTransport, Silent, memory};
 use headlong_comm::transport::{Expected, Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{AllReduce, CommError, CommOptions, Communicator, Rank, Topology};

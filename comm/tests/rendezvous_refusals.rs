@@ -1,14 +1,12 @@
 //! Who does not fit is refused by name; mistakes that leave the job no way to start end it for everybody, soon.
 
-mod tcp_support;
-
+use crate::tcp_support::{Joined, job_options, join_all, options, reserve_port};
 use headlong_comm::launcher_env::SecretSource;
 use headlong_comm::rendezvous::{JoinOptions, join};
 use headlong_comm::transport::Transport as _;
 use headlong_comm::{CommError, Rank};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
-use tcp_support::{Joined, job_options, join_all, options, reserve_port};
 
 /// Starts a job of three in which `change` makes rank 1 another; the answers of all, which must come soon.
 fn with_odd_rank_1(change: impl FnOnce(&mut JoinOptions<'static>)) -> Vec<Joined> {

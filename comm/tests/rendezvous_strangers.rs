@@ -1,13 +1,11 @@
 //! Strangers at the door: whatever they do, the job starts, in bounded memory.
 
-mod tcp_support;
-
+use crate::tcp_support::{job_options, join_all, reserve_port};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use tcp_support::{job_options, join_all, reserve_port};
 
 /// Runs a job of two while `molest` is called again and again with the address of its door; then the job must start.
 fn start_among(strangers: &(dyn Fn(SocketAddr) + Sync), how_many: u64) {

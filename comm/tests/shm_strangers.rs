@@ -1,7 +1,6 @@
 //! Who gets the memory of a node: its ranks, after they have proven themselves, and nobody else.
 
-mod tcp_support;
-
+use crate::tcp_support;
 use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::shm::{Guest, Offer, Table, offer};
 use headlong_comm::transport::tcp::TcpTransport;

@@ -1,14 +1,12 @@
 //! The simulated network keeps a transport's promises, and notices when one is broken.
 
-mod sim_cases;
-
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use crate::sim_cases::{Case, Wrong, assert_found, messages, run_all};
 use headlong_comm::transport::sim::{Fault, FaultPlan, Moment, Mutation, SimOptions, World};
 use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{CommError, Rank, Topology};
-use sim_cases::{Case, Wrong, assert_found, messages, run_all};
 
 const ID: StepId = StepId { sequence: 0, step: 0, fingerprint: 0, operation: "all_to_all" };
 

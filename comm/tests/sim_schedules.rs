@@ -1,16 +1,14 @@
 //! Collectives under thousands of schedules: delays, orders, and in half of them a fault.
 
-mod sim_cases;
-
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::sim_cases::mistake::Mistake;
+use crate::sim_cases::{Case, Wrong, assert_found, collectives, run_all};
 use headlong_comm::transport::Transport;
 use headlong_comm::transport::local::LocalTransport;
 use headlong_comm::transport::sim::Mutation;
-use sim_cases::mistake::Mistake;
-use sim_cases::{Case, Wrong, assert_found, collectives, run_all};
 
 #[test]
 fn collectives_are_right_under_every_schedule() {

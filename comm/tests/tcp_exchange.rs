@@ -1,13 +1,11 @@
 //! What carries the payload of processes carries every message, of any length, and finds out ranks that are not in step: TCP,
 //! shared memory, and both.
 
-mod tcp_support;
-
+use crate::tcp_support::{self, Way, over_every_way};
 use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{CommError, CommOptions, Communicator, Rank};
 use std::thread;
 use std::time::{Duration, Instant};
-use tcp_support::{Way, over_every_way};
 
 over_every_way!(
     messages_of_all_lengths_among_four_ranks,

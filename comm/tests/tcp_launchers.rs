@@ -1,7 +1,6 @@
 //! Launchers that are installed here start jobs that come together.
 
-mod tcp_support;
-
+use crate::tcp_support;
 use std::process::{Command, Output};
 
 /// Whether a program can be run at all.

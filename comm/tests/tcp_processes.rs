@@ -1,13 +1,11 @@
 //! Processes are killed, stopped and started wrongly: the others end within seconds, and their error names the culprit,
 //! whatever carries their payload.
 
-mod tcp_support;
-
+use crate::tcp_support::{ReservedPort, Way, over_every_way, reserve_port};
 use rustix::process::Signal;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
-use tcp_support::{ReservedPort, Way, over_every_way, reserve_port};
 
 // What happens before payload has a way of its own stands below, with TCP alone.
 over_every_way!(

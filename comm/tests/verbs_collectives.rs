@@ -1,14 +1,11 @@
 //! Collectives over verbs give the bits of threads: two nodes of two ranks, sizes from nothing to many slots, any weather.
 
-mod tcp_support;
-mod verbs_support;
-
+use crate::verbs_support::{Reach, job, settings};
 use headlong_comm::transport::sim::Random;
 use headlong_comm::transport::verbs::fake::{Fabric, Weather};
 use headlong_comm::transport::verbs::{Signal, VerbsSettings};
 use headlong_comm::{AllReduce, AllToAll, CommError, CommOptions, Communicator, Topology};
 use std::thread;
-use verbs_support::{Reach, job, settings};
 
 /// Steps of a run.
 const STEPS: u64 = 20;

@@ -1,8 +1,6 @@
 //! What goes wrong with cards, ports and cables is an error with a name, on all ranks, within its time.
 
-mod tcp_support;
-mod verbs_support;
-
+use crate::verbs_support::{Reach, job, on_all, settings, try_job};
 use headlong_comm::transport::paths::PathTransport;
 use headlong_comm::transport::verbs::fake::{Fabric, Weather, roce_device};
 use headlong_comm::transport::verbs::nic::{PortState, Status};
@@ -11,7 +9,6 @@ use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{CommError, Rank};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use verbs_support::{Reach, job, on_all, settings, try_job};
 
 /// Everybody sends everybody `bytes`, again and again; the error that ends it.
 fn until_it_fails(transport: &PathTransport, bytes: usize) -> CommError {

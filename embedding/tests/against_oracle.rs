@@ -1,9 +1,6 @@
 //! Lookup and update against the slow, obvious version.
 
-#[cfg(test)]
-mod common;
-
-use common::{Jagged, Pair, matrix, random_bags, views};
+use crate::common::{Jagged, Pair, matrix, random_bags, views};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::testing::{small_integers, uniform};
 use headlong_device::vector::{Isa, force_isa};

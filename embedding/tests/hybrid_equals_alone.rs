@@ -1,10 +1,7 @@
 //! N owners in one process and one rank alone, with the same blocks: the same bits, whatever the partition.
 
-#[cfg(test)]
-mod common;
-
-use common::cases::{STEPS, alone, narrow, partition, ranks, specs};
-use common::ranks::Variant;
+use crate::common::cases::{STEPS, alone, narrow, partition, ranks, specs};
+use crate::common::ranks::Variant;
 use headlong_device::optimizer::Optimizer;
 use headlong_embedding::TableSpec;
 use headlong_embedding::hybrid::{Deduplicate, Partition};

@@ -1,11 +1,8 @@
 //! Every op of the hybrid embedding, at every stage, against the oracle that holds all ranks.
 
-#[cfg(test)]
-mod common;
-
-use common::bits;
-use common::cases::{batch, narrow, partition, specs};
-use common::ranks::{Bags, Ranks, Shape, Traffic, Variant};
+use crate::common::bits;
+use crate::common::cases::{batch, narrow, partition, specs};
+use crate::common::ranks::{Bags, Ranks, Shape, Traffic, Variant};
 use headlong_device::optimizer::Step;
 use headlong_device::testing::uniform;
 use headlong_embedding::hybrid::{Deduplicate, Owner, Partition};

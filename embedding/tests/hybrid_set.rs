@@ -1,15 +1,13 @@
 //! Errors, memory, saved rows and initial values of hybrid sets.
 
-#[cfg(test)]
-mod common;
-
-use common::cases::{batch, specs};
-use common::custom::registry;
-use common::ranks::{Bags, Ranks, Shape, Traffic, Variant};
-use common::{bits, matrix};
+use crate::common::cases::{batch, specs};
+use crate::common::custom::registry;
+use crate::common::ranks::{Bags, Ranks, Shape, Traffic, Variant};
+use crate::common::{bits, matrix};
 use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::pool::Pool;
 use headlong_device::testing::uniform;
-use headlong_device::{JaggedRef, Stream};
+use headlong_device::{DType, JaggedRef, Stream};
 use headlong_embedding::hybrid::*;
 use headlong_embedding::oracle::OracleTable;
 use headlong_embedding::testing::every_optimizer;
@@ -121,6 +119,56 @@ fn rows_move_to_another_partition() {
         assert!(step(&mut stays, 2) == step(&mut moved, 2), "vectors with {}", optimizer.name());
         assert!(stays.all_bits() == moved.all_bits(), "rows and states with {}", optimizer.name());
     }
+}
+
+/// All weights of a table, by whoever holds them.
+fn weights_of(sets: &[HybridSet], table: usize) -> Vec<f32> {
+    let spec = &sets[0].specs()[table];
+    let mut weights = vec![f32::NAN; spec.rows as usize * spec.dim];
+    sets.iter().for_each(|set| set.export_rows(table, 0, 0, &mut weights).expect("the rows are shown"));
+    weights
+}
+
+/// From ranks to others that hold the same tables otherwise, narrow tables included; what hides its rows is left to others.
+#[test]
+fn weights_are_copied_to_other_ranks() {
+    let narrow = |spec: TableSpec| TableSpec { dtype: DType::Bf16, ..spec };
+    let big = TableSpec::new("big", 30_000, 8);
+    let specs: Vec<_> = specs().into_iter().chain([big.clone(), narrow(big)]).collect();
+    let partitions = |owners: usize| {
+        let by_hand = (owners > 1).then(|| mixed(&specs, owners));
+        [Partition::row_wise(&specs, owners), Partition::all_frequent(&specs, owners)]
+            .into_iter()
+            .chain(by_hand)
+    };
+    let sets = |partition: &Partition| -> Vec<_> {
+        (0..partition.num_owners()).map(|owner| set(&specs, partition.clone(), owner)).collect()
+    };
+    let pool = Pool::new(2);
+    for partition in [1, 3].into_iter().flat_map(partitions) {
+        let from = sets(&partition);
+        for (table, spec) in specs.iter().enumerate() {
+            let values = uniform(table as u64, spec.rows as usize * spec.dim);
+            from.iter().for_each(|set| set.import_rows(table, 0, 0, &values).unwrap());
+        }
+        for partition in [1, 2].into_iter().flat_map(partitions) {
+            let to = sets(&partition);
+            let copied =
+                copy_weights(&pool, &from.iter().collect::<Vec<_>>(), &to.iter().collect::<Vec<_>>());
+            for (table, spec) in specs.iter().enumerate() {
+                assert!(copied[table], "table {}", spec.name);
+                assert_eq!(
+                    bits(&weights_of(&to, table)),
+                    bits(&weights_of(&from, table)),
+                    "table {}",
+                    spec.name
+                );
+            }
+        }
+    }
+    let hidden = [TableSpec { kind: "hidden".to_owned(), ..TableSpec::new("C1", 5, 4) }];
+    let hidden = set(&hidden, Partition::row_wise(&hidden, 1), 0);
+    assert_eq!(copy_weights(&pool, &[&hidden], &[&hidden]), [false]);
 }
 
 #[test]

@@ -1,10 +1,7 @@
 //! Tables of other authors, divided among owners: they train as on one rank alone, bit for bit.
 
-#[cfg(test)]
-mod common;
-
-use common::cases::{STEPS, alone, ranks};
-use common::ranks::Variant;
+use crate::common::cases::{STEPS, alone, ranks};
+use crate::common::ranks::Variant;
 use headlong_device::optimizer::Optimizer;
 use headlong_embedding::hybrid::{Deduplicate, Owner, Partition, TablePlacement};
 use headlong_embedding::testing::every_optimizer;

@@ -1,9 +1,6 @@
 //! Tables one by one: conformance, custom tables through the set, errors, checkpoints, sizes beyond 32 bits.
 
-#[cfg(test)]
-mod common;
-
-use common::{Jagged, Pair, matrix, random_bags, views};
+use crate::common::{Jagged, Pair, matrix, random_bags, views};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::testing::uniform;
 use headlong_device::{DType, JaggedRef, MatMut, MatRef, Stream};

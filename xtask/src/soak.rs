@@ -13,22 +13,22 @@ use crate::process::{self, cargo};
 /// The longest that a long test may take.
 const LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// One long test: it is `#[ignore]`d in the package's test file and called here by name.
+/// One long test: it is `#[ignore]`d in one of the package's test programs and called here by name.
 struct LongTest {
     package: &'static str,
-    file: &'static str,
+    program: &'static str,
     name: &'static str,
 }
 
 const LONG_TESTS: &[LongTest] = &[
-    LongTest { package: "headlong", file: "kill", name: "soak_200" },
-    LongTest { package: "headlong", file: "cuda_epoch", name: "soak_cuda_epoch_1" },
-    LongTest { package: "headlong", file: "cuda_epoch", name: "soak_cuda_epoch_2" },
-    LongTest { package: "headlong", file: "cuda_epoch", name: "soak_cuda_epoch_4" },
-    LongTest { package: "headlong", file: "cuda_epoch", name: "soak_cuda_epoch_8" },
-    LongTest { package: "headlong", file: "planted", name: "soak_planted_truth_at_terabyte_shape" },
-    LongTest { package: "headlong", file: "evaluation", name: "soak_evaluation_cost" },
-    LongTest { package: "headlong", file: "evaluation", name: "soak_eval_ranks_cost" },
+    LongTest { package: "headlong", program: "all", name: "kill::soak_200" },
+    LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_1" },
+    LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_2" },
+    LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_4" },
+    LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_8" },
+    LongTest { package: "headlong", program: "all", name: "planted::soak_planted_truth_at_terabyte_shape" },
+    LongTest { package: "headlong", program: "all", name: "evaluation::soak_evaluation_cost" },
+    LongTest { package: "headlong", program: "all", name: "evaluation::soak_eval_ranks_cost" },
 ];
 
 /// Runs the long tests whose names hold `only`, all of them without it, and keeps their output as `benches/results/soak-DATE.log`.
@@ -58,7 +58,7 @@ pub fn run(root: &Path, target: &Path, only: Option<&str>) -> Result<bool> {
             "-p",
             test.package,
             "--test",
-            test.file,
+            test.program,
             "--",
             "--ignored",
             "--exact",

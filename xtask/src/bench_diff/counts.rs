@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Found;
+use crate::ci::Outcome;
 use crate::process::{self, command};
 
 /// Where counts are kept, from the workspace's root.
@@ -40,9 +40,9 @@ struct Kept {
 ///
 /// # Errors
 /// Counts that cannot be read or taken.
-pub fn check(root: &Path, program: &Path) -> Result<Found> {
+pub fn check(root: &Path, program: &Path) -> Result<Outcome> {
     if let Some(reason) = cannot_count() {
-        return Ok(Found::CannotRun(reason));
+        return Ok(Outcome::Skipped(reason));
     }
     let kept = Kept::read(root)?;
     let compiler = compiler()?;
@@ -51,8 +51,8 @@ pub fn check(root: &Path, program: &Path) -> Result<Found> {
     let (text, slower) = compare(&kept.counts, &counts, factor);
     print!("{text}");
     Ok(match slower.as_slice() {
-        [] => Found::Nothing(format!("{} instruction counts as kept or lower", counts.len())),
-        slower => Found::Fault(format!(
+        [] => Outcome::Passed(format!("{} instruction counts as kept or lower", counts.len())),
+        slower => Outcome::Failed(format!(
             "{} of {} benchmarks take more than {factor} times the instructions kept in {KEPT}: {}. If that is meant, \
              `cargo xtask bench-diff --keep` keeps the new counts",
             slower.len(),
@@ -66,13 +66,13 @@ pub fn check(root: &Path, program: &Path) -> Result<Found> {
 ///
 /// # Errors
 /// Counts that cannot be taken or written.
-pub fn keep(root: &Path, program: &Path) -> Result<Found> {
+pub fn keep(root: &Path, program: &Path) -> Result<Outcome> {
     if let Some(reason) = cannot_count() {
-        return Ok(Found::CannotRun(reason));
+        return Ok(Outcome::Skipped(reason));
     }
     let kept = Kept { compiler: compiler()?, counts: count_all(program)? };
     fs::write(root.join(KEPT), kept.text()).context(KEPT)?;
-    Ok(Found::Nothing(format!("{} instruction counts kept in {KEPT}", kept.counts.len())))
+    Ok(Outcome::Passed(format!("{} instruction counts kept in {KEPT}", kept.counts.len())))
 }
 
 fn cannot_count() -> Option<String> {

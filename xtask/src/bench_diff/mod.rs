@@ -13,17 +13,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use crate::ci::Outcome;
 use crate::process::{self, cargo};
-
-/// What one guard found.
-pub enum Found {
-    /// Nothing, with a remark.
-    Nothing(String),
-    /// Fault, with the worst case.
-    Fault(String),
-    /// It could not run here, with the reason.
-    CannotRun(String),
-}
 
 /// Runs the guards as the command line asks; `Ok(false)` where something became slower.
 ///
@@ -31,9 +22,9 @@ pub enum Found {
 /// Unknown options; benchmarks that do not build; files that cannot be read or written.
 pub fn run(root: &Path, target: &Path, options: &[&str]) -> Result<bool> {
     match options {
-        [] => report(guard(root, target)?),
-        ["--keep"] => report(vec![counts::keep(root, &build(root, target)?)?]),
-        ["--peers", python] => report(vec![peers::run(root, python)?]),
+        [] => Ok(report(guard(root, target)?)),
+        ["--keep"] => Ok(report(counts::keep(root, &build(root, target)?)?)),
+        ["--peers", python] => Ok(report(peers::run(root, python)?)),
         other => bail!("`bench-diff` takes --keep or --peers PYTHON, not `{}`", other.join(" ")),
     }
 }
@@ -42,24 +33,19 @@ pub fn run(root: &Path, target: &Path, options: &[&str]) -> Result<bool> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn guard(root: &Path, target: &Path) -> Result<Vec<Found>> {
+pub fn guard(root: &Path, target: &Path) -> Result<Outcome> {
     let program = build(root, target)?;
-    Ok(vec![counts::check(root, &program)?, paths::check(root, &program)?])
+    Ok(counts::check(root, &program)?.and(paths::check(root, &program)?))
 }
 
-fn report(found: Vec<Found>) -> Result<bool> {
-    let mut passed = true;
-    for found in found {
-        match found {
-            Found::Nothing(remark) => println!("bench-diff: {remark}"),
-            Found::CannotRun(reason) => println!("bench-diff: skipped, because {reason}"),
-            Found::Fault(what) => {
-                println!("bench-diff: FAULT: {what}");
-                passed = false;
-            }
-        }
+/// Prints what was found; whether that is no fault.
+fn report(outcome: Outcome) -> bool {
+    match &outcome {
+        Outcome::Passed(remark) => println!("bench-diff: {remark}"),
+        Outcome::Skipped(reason) => println!("bench-diff: skipped, because {reason}"),
+        Outcome::Failed(fault) => println!("bench-diff: FAULT: {fault}"),
     }
-    Ok(passed)
+    !matches!(outcome, Outcome::Failed(_))
 }
 
 /// Builds the benchmarks, with the features that the tests' build of them has.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Found;
+use crate::ci::Outcome;
 use crate::process::{self, command};
 
 /// Where ratios are kept, from the workspace's root: lines as `compare.py` prints them.
@@ -25,7 +25,7 @@ struct Ratio {
 ///
 /// # Errors
 /// Kept ratios that cannot be read; a comparison that fails.
-pub fn run(root: &Path, python: &str) -> Result<Found> {
+pub fn run(root: &Path, python: &str) -> Result<Outcome> {
     let path = root.join(KEPT);
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let kept: Vec<Ratio> = text.lines().filter_map(ratio_of).collect();
@@ -43,8 +43,8 @@ pub fn run(root: &Path, python: &str) -> Result<Found> {
         }
     }
     Ok(match short.as_slice() {
-        [] => Found::Nothing(format!("{} ratios to the best peer as kept or higher", kept.len())),
-        short => Found::Fault(format!("further behind or less far ahead than kept: {}", short.join("; "))),
+        [] => Outcome::Passed(format!("{} ratios to the best peer as kept or higher", kept.len())),
+        short => Outcome::Failed(format!("further behind or less far ahead than kept: {}", short.join("; "))),
     })
 }
 

@@ -28,6 +28,18 @@ impl Outcome {
         if success { Self::Passed(String::new()) } else { Self::Failed(String::new()) }
     }
 
+    /// Both in one: a fault outweighs a skip, and a skip what passed.
+    pub fn and(self, other: Self) -> Self {
+        let joined = |one: &str, other: &str| format!("{one}; {other}");
+        match (self, other) {
+            (Self::Failed(one), Self::Failed(other)) => Self::Failed(joined(&one, &other)),
+            (Self::Failed(fault), _) | (_, Self::Failed(fault)) => Self::Failed(fault),
+            (Self::Skipped(one), Self::Skipped(other)) => Self::Skipped(joined(&one, &other)),
+            (Self::Skipped(reason), _) | (_, Self::Skipped(reason)) => Self::Skipped(reason),
+            (Self::Passed(one), Self::Passed(other)) => Self::Passed(joined(&one, &other)),
+        }
+    }
+
     fn word(&self) -> &'static str {
         match self {
             Self::Passed(_) => "passed",

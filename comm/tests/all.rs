@@ -1,0 +1,23 @@
+//! Every test of ranks on a processor that needs no program of its own. One program for all: each would hold the whole library once more.
+
+#![cfg(test)]
+
+mod collectives;
+mod collectives_cases;
+mod collectives_every_way;
+mod collectives_failures;
+mod paths;
+mod rendezvous_refusals;
+mod rendezvous_strangers;
+mod shm_strangers;
+mod sim_cases;
+mod sim_network;
+mod sim_schedules;
+mod tcp_exchange;
+mod tcp_launchers;
+mod tcp_netns;
+mod tcp_processes;
+mod tcp_support;
+mod verbs_collectives;
+mod verbs_failures;
+mod verbs_support;
