@@ -138,6 +138,20 @@ impl Arena {
         self.range.len()
     }
 
+    /// Where a whole slot of this arena lies in the list of [`Self::write_all`].
+    ///
+    /// # Panics
+    /// When the slot is another arena's.
+    pub fn elements_of(&self, mat: &Mat) -> Range<usize> {
+        let (slot, size) = (&mat.slot.plan, mat.dtype().bytes());
+        let bytes = slot.offset_bytes..slot.offset_bytes + slot.rows * slot.cols * size;
+        let is_ours = Arc::ptr_eq(&mat.slot.memory, &self.memory)
+            && self.range.start <= bytes.start
+            && bytes.end <= self.range.end;
+        assert!(is_ours, "slot `{}` lies in the arena", slot.name);
+        (bytes.start - self.range.start) / size..(bytes.end - self.range.start) / size
+    }
+
     /// All slots as one writable list of `T`, gaps of alignment included, while nobody else uses any of them.
     ///
     /// This is how an optimiser passes over all dense parameters at once, and how one all-reduce takes all gradients.
@@ -469,6 +483,9 @@ mod tests {
         };
         let ((first, a), (second, b)) = (plan("a", 2), plan("b", 5));
         let (whole, [first, second]) = ArenaPlan::freeze_together([first, second]).unwrap();
+        let (of_a, of_b) = (first.mat(a), second.mat(b));
+        assert_eq!((first.elements_of(&of_a), second.elements_of(&of_b)), (0..6, 0..15));
+        assert_eq!(whole.elements_of(&of_b), 16..31, "behind the first, at the next cache line");
         first.mat(a).write::<f32>().data_mut().fill(1.0);
         second.write_all::<f32>().fill(2.0);
         assert_eq!(second.mat(b).read::<f32>().row(4), [2.0; 3]);

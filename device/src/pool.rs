@@ -4,7 +4,8 @@
 //! more of them, where a static split would wait for the slow one at every layer. Which thread takes a tile never changes
 //! a result: ops cut their work by shape alone.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -16,32 +17,83 @@ const SPINS_BEFORE_SLEEP: u32 = 4_000;
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Held by the caller whose job is running; a second caller works alone meanwhile.
-    turn: Mutex<()>,
+    /// Whether a caller's job is running; a second caller works alone meanwhile.
+    taken: AtomicBool,
 }
 
+/// What callers and workers share. Jobs are handed over without a lock; one is taken only to sleep, and to wake who sleeps.
 #[derive(Debug, Default)]
 struct Shared {
-    state: Mutex<State>,
-    wake: Condvar,
-    /// Counts jobs, so that a spinning worker sees a new one without the lock.
-    generation: AtomicUsize,
+    gate: Gate,
+    job: UnsafeCell<Option<Job>>,
     next_task: AtomicUsize,
     /// Workers that have begun.
     started: AtomicUsize,
-    /// Workers that joined the running job and may still touch it. Raised under the lock only.
-    active: AtomicUsize,
+    /// Workers that sleep, or are about to.
+    sleepers: AtomicUsize,
+    bed: Mutex<()>,
+    wake: Condvar,
+    stop: AtomicBool,
     panicked: AtomicBool,
 }
 
+// SAFETY: all fields but `job` are made for sharing. `job` is written by the one caller that has `taken` the pool, while the
+// gate is closed and nobody is inside; it is read by workers inside the gate alone.
+unsafe impl Sync for Shared {}
+
+/// The number of the latest job, whether workers may still join it, and how many are inside, in one word: so that joining,
+/// which asks for the first two and changes the third, is one step.
 #[derive(Debug, Default)]
-struct State {
-    job: Option<Job>,
-    generation: usize,
-    stop: bool,
+struct Gate(AtomicU64);
+
+const OPEN: u64 = 1 << 15;
+const INSIDE: u64 = OPEN - 1;
+const JOB: u32 = 16;
+
+impl Gate {
+    /// Number of the latest job.
+    fn job(&self) -> u64 {
+        self.0.load(Ordering::Acquire) >> JOB
+    }
+
+    /// Opens for the next job, whatever its opener wrote before being seen by those who come in.
+    fn open(&self) {
+        let next = (self.0.load(Ordering::Relaxed) >> JOB) + 1;
+        // In one order with `sleepers`: either a worker that lies down sees the job, or its opener sees the worker.
+        self.0.store(next << JOB | OPEN, Ordering::SeqCst);
+    }
+
+    /// Lets nobody else in, and returns when nobody is inside.
+    fn close(&self) {
+        let mut inside = self.0.fetch_and(!OPEN, Ordering::AcqRel) & INSIDE;
+        let mut turns = 0_u32;
+        while inside != 0 {
+            turns += 1;
+            // Back off: on a crowded machine the worker we wait for may need this very core.
+            if turns < SPINS_BEFORE_SLEEP {
+                std::hint::spin_loop()
+            } else {
+                std::thread::yield_now()
+            }
+            inside = self.0.load(Ordering::Acquire) & INSIDE;
+        }
+    }
+
+    /// Goes in if it is open: the number of the latest job, and whether that came about.
+    fn enter(&self) -> (u64, bool) {
+        let enter = |word| (word & OPEN != 0).then_some(word + 1);
+        match self.0.fetch_update(Ordering::Acquire, Ordering::Acquire, enter) {
+            Ok(word) => (word >> JOB, true),
+            Err(word) => (word >> JOB, false),
+        }
+    }
+
+    fn leave(&self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
 }
 
-/// A borrowed closure with its lifetime erased; valid until `run` has seen `active` fall to zero.
+/// A borrowed closure with its lifetime erased; valid while a worker is inside the gate, which `run` closes before it returns.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     body: *const (dyn Fn(usize) + Sync),
@@ -50,11 +102,6 @@ struct Job {
 
 // SAFETY: the closure is `Sync`, and `Pool::run` does not return before every worker has let go of the pointer.
 unsafe impl Send for Job {}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic in a task is counted in `panicked`; the data behind our locks is plain and stays valid.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Pool {
     /// A pool of `threads` threads in all: the caller and `threads - 1` workers. Zero counts as one.
@@ -73,7 +120,7 @@ impl Pool {
         while shared.started.load(Ordering::Acquire) < workers.len() {
             std::thread::yield_now();
         }
-        Self { shared, workers, turn: Mutex::new(()) }
+        Self { shared, workers, taken: AtomicBool::new(false) }
     }
 
     /// Threads in all, the caller's included.
@@ -88,34 +135,19 @@ impl Pool {
     /// # Panics
     /// When a call of `body` panics.
     pub fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
-        let turn = if tasks > 1 && !self.workers.is_empty() { self.turn.try_lock().ok() } else { None };
-        if turn.is_none() {
+        let is_shared = tasks > 1 && !self.workers.is_empty();
+        if !is_shared || self.taken.swap(true, Ordering::Acquire) {
             (0..tasks).for_each(body);
             return;
         }
-        let finish = Finish(&self.shared);
-        self.start(tasks, body);
+        let turn = Turn(&self.taken);
+        let finish = Finish(&self.shared.gate);
+        self.shared.start(tasks, body);
         take_tasks(&self.shared.next_task, tasks, body);
         drop(finish);
-        assert!(!self.shared.panicked.swap(false, Ordering::AcqRel), "a task of the pool panicked");
-    }
-
-    fn start(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
-        let shared = &self.shared;
-        shared.next_task.store(0, Ordering::Relaxed);
-        // SAFETY: only the lifetime changes. `Finish` keeps `run` from returning before every worker that joined is done
-        // with it, and closes the job to all others.
-        let body = unsafe {
-            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
-                body,
-            )
-        };
-        let mut state = lock(&shared.state);
-        state.job = Some(Job { body, tasks });
-        state.generation += 1;
-        shared.generation.store(state.generation, Ordering::Release);
-        drop(state);
-        shared.wake.notify_all();
+        let panicked = self.shared.panicked.load(Ordering::Relaxed);
+        drop(turn);
+        assert!(!panicked, "a task of the pool panicked");
     }
 
     /// Cuts `data` into chunks of `chunk_len` (the last may be shorter) and calls `body(index, chunk)` for each.
@@ -140,9 +172,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        lock(&self.shared.state).stop = true;
-        self.shared.generation.fetch_add(1, Ordering::Release);
-        self.shared.wake.notify_all();
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.wake_all();
         for worker in self.workers.drain(..) {
             // A worker that panicked has said so already, through `panicked`.
             let _ = worker.join();
@@ -153,18 +184,70 @@ impl Drop for Pool {
 /// Closes the job and waits for the workers that joined it, also when the caller's own share panicked.
 ///
 /// A worker that never woke up (its core is taken by a neighbour) is not waited for.
-struct Finish<'a>(&'a Shared);
+struct Finish<'a>(&'a Gate);
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).job = None;
-        let mut turns = 0_u32;
-        while self.0.active.load(Ordering::Acquire) != 0 {
-            turns += 1;
-            // Back off: on a crowded machine the worker we wait for may need this very core.
-            if turns < SPINS_BEFORE_SLEEP { std::hint::spin_loop() } else { std::thread::yield_now() }
+        self.0.close();
+    }
+}
+
+/// The right to hand out jobs.
+struct Turn<'a>(&'a AtomicBool);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Shared {
+    /// Opens a job. The caller has taken the pool, and its [`Finish`] waits for all who join.
+    fn start(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        self.next_task.store(0, Ordering::Relaxed);
+        self.panicked.store(false, Ordering::Relaxed);
+        // SAFETY: only the lifetime changes. `Finish` keeps `run` from returning before every worker that joined is done
+        // with it, and closes the job to all others.
+        let body = unsafe {
+            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
+                body,
+            )
+        };
+        // SAFETY: the gate is closed and nobody is inside, since the caller before has closed it.
+        unsafe { *self.job.get() = Some(Job { body, tasks }) };
+        self.gate.open();
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.wake_all();
         }
     }
+
+    fn wake_all(&self) {
+        // Nobody is between looking for a job and lying down, once the lock was held.
+        drop(lie_down(&self.bed));
+        self.wake.notify_all();
+    }
+
+    /// Returns when there is another job than number `seen`, or `false` when there will be none.
+    fn wait_for_job(&self, seen: u64) -> bool {
+        for _ in 0..SPINS_BEFORE_SLEEP {
+            if self.gate.job() != seen {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let mut bed = lie_down(&self.bed);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let is_stopped = || self.stop.load(Ordering::SeqCst);
+        while self.gate.0.load(Ordering::SeqCst) >> JOB == seen && !is_stopped() {
+            bed = self.wake.wait(bed).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        !is_stopped()
+    }
+}
+
+fn lie_down(bed: &Mutex<()>) -> MutexGuard<'_, ()> {
+    bed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn take_tasks(next: &AtomicUsize, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
@@ -180,32 +263,23 @@ fn take_tasks(next: &AtomicUsize, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
 fn work(shared: &Shared) {
     shared.started.fetch_add(1, Ordering::Release);
     let mut seen = 0;
-    loop {
-        let mut turns = 0;
-        while shared.generation.load(Ordering::Acquire) == seen && turns < SPINS_BEFORE_SLEEP {
-            turns += 1;
-            std::hint::spin_loop();
+    while shared.wait_for_job(seen) {
+        let (latest, is_inside) = shared.gate.enter();
+        seen = latest;
+        if !is_inside {
+            continue;
         }
-        let mut state = lock(&shared.state);
-        while state.generation == seen && !state.stop {
-            state = shared.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.stop {
-            return;
-        }
-        seen = state.generation;
-        let Some(job) = state.job else { continue };
-        shared.active.fetch_add(1, Ordering::Relaxed);
-        drop(state);
-        // SAFETY: joined under the lock while the job was open, so `run` waits in `Finish` for the subtraction below.
-        let body = unsafe { &*job.body };
+        // SAFETY: inside the gate nobody writes the job, and it stays valid: `run` waits in `Finish` until all have left.
+        let job = unsafe { *shared.job.get() };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            take_tasks(&shared.next_task, job.tasks, body);
+            let Some(Job { body, tasks }) = job else { unreachable!("the gate opens for a job") };
+            // SAFETY: as above.
+            take_tasks(&shared.next_task, tasks, unsafe { &*body });
         }));
         if outcome.is_err() {
-            shared.panicked.store(true, Ordering::Release);
+            shared.panicked.store(true, Ordering::Relaxed);
         }
-        shared.active.fetch_sub(1, Ordering::AcqRel);
+        shared.gate.leave();
     }
 }
 
@@ -284,6 +358,19 @@ mod tests {
             });
         }
         assert_eq!(total.load(Ordering::Relaxed), 60_000);
+    }
+
+    #[test]
+    fn workers_that_sleep_or_are_about_to_are_woken() {
+        let pool = Pool::new(3);
+        let all = std::sync::Barrier::new(3);
+        for round in 0..300 {
+            // No task ends before each thread has one. Pauses are shorter than a worker looks for a job, longer, and between.
+            pool.run(3, &|_| {
+                all.wait();
+            });
+            std::thread::sleep(std::time::Duration::from_micros(round));
+        }
     }
 
     #[test]
