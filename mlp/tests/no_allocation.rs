@@ -102,7 +102,7 @@ fn step(model: &Model, stream: &Stream, number: u64) {
         step: &Step { learning_rate: 0.01, number },
         device_step: None,
         clip: Some(1.0),
-        stacks: &[],
+        stacks: &[std::slice::from_ref(&model.bottom), std::slice::from_ref(&model.top)],
         loss_scale: None,
     };
     optim::step(stream, &args);

@@ -49,8 +49,15 @@ fn layer(
     let stream = harness.stream().clone();
     w.pack(&uniform(1, inputs * outputs));
     w.refresh(&stream);
-    x.write::<f32>().data_mut().copy_from_slice(&uniform(2, samples * inputs));
-    d_z.write::<f32>().data_mut().copy_from_slice(&uniform(3, samples * outputs));
+    let drawn = |seed: u64, len: usize| {
+        let mut values = uniform(seed, len);
+        if let Compute::Rounded(rounding) = compute {
+            rounding.round_all(&mut values);
+        }
+        values
+    };
+    x.write::<f32>().data_mut().copy_from_slice(&drawn(2, samples * inputs));
+    d_z.write::<f32>().data_mut().copy_from_slice(&drawn(3, samples * outputs));
 
     let gflop = (2 * samples * inputs * outputs) as f64 * 1e-9;
     let mut measure = |op: &str, body: &mut dyn FnMut()| {

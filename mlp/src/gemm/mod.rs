@@ -28,8 +28,8 @@ pub use pack::{PANEL_COLS, pack_columns, pack_transposed, panel_elements};
 
 use crate::vector::for_each_tile;
 use headlong_device::pool::Pool;
-use headlong_device::vector::{Isa, isa};
 use headlong_device::{MatMut, MatRef};
+use vector::{Form, Kernels};
 
 /// What the numbers of both factors are. Sums are f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -139,6 +139,19 @@ impl Product<'_> {
         (left, right)
     }
 
+    /// Whether the lower halves of the factors that lie as matrices are zero.
+    fn holds_bf16(&self) -> bool {
+        let in_rows = |matrix: MatRef<'_>| {
+            (0..matrix.rows()).all(|row| matrix.row(row).iter().all(|value| value.to_bits() & 0xffff == 0))
+        };
+        let (Left::Rows(left) | Left::Columns(left)) = self.left;
+        in_rows(left)
+            && match self.right {
+                Right::Rows(right) => in_rows(right),
+                Right::Panels(_) => true,
+            }
+    }
+
     fn check(&self, c: &MatMut<'_>) {
         let ((m, depth), (right_depth, n)) = self.shape();
         assert_eq!(depth, right_depth, "columns of the left factor and rows of the right one");
@@ -159,6 +172,7 @@ impl Product<'_> {
             );
         }
         assert!(panels || !self.finish.any(), "only products with panels are finished");
+        debug_assert!(self.numbers == Numbers::F32 || self.holds_bf16(), "lower halves of bf16 are zero");
         if let Some(bias) = self.finish.bias {
             assert_eq!(bias.len(), n, "one bias per column");
         }
@@ -171,9 +185,9 @@ impl Product<'_> {
 /// Computes `product` into `c`, tile by tile over the pool. Blocks until done; allocates nothing.
 pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
     product.check(&c);
-    let isa = isa();
-    let tile = tile_shape(pool.threads(), isa, product, (c.rows(), c.cols()));
-    for_each_tile(pool, c, None, tile, &|tile| vector::compute(isa, product, tile));
+    let kernels = Kernels::of(product.numbers);
+    let tile = tile_shape(pool.threads(), kernels, product, (c.rows(), c.cols()));
+    for_each_tile(pool, c, None, tile, &|tile| vector::compute(kernels, product, tile));
 }
 
 /// As [`run`] for a left factor by columns, and in the same pass its row sums, one chain of additions each: `sums[i]` is
@@ -184,15 +198,15 @@ pub fn run_with_row_sums(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums
     if !product.accumulate {
         sums.fill(0.0);
     }
-    let isa = isa();
-    let tile = tile_shape(pool.threads(), isa, product, (c.rows(), c.cols()));
-    for_each_tile(pool, c, Some(sums), tile, &|tile| vector::compute(isa, product, tile));
+    let kernels = Kernels::of(product.numbers);
+    let tile = tile_shape(pool.threads(), kernels, product, (c.rows(), c.cols()));
+    for_each_tile(pool, c, Some(sums), tile, &|tile| vector::compute(kernels, product, tile));
 }
 
 /// Rows and columns of a tile. They change speed only: every element is the same chain wherever it is computed.
 fn tile_shape(
     threads: usize,
-    isa: Isa,
+    kernels: Kernels,
     product: &Product<'_>,
     (rows, cols): (usize, usize),
 ) -> (usize, usize) {
@@ -205,15 +219,15 @@ fn tile_shape(
     match product.right {
         // A band of rows stays in the second-level cache while all panels pass by.
         Right::Panels(_) => {
-            let sides: &[usize] = match product.numbers {
-                Numbers::F32 => &[256, 128, 64],
-                Numbers::Bf16 => &[vector::BAND_ROWS, 64],
+            let sides: &[usize] = match kernels.form {
+                Form::F32 | Form::Widened => &[256, 128, 64],
+                Form::Words => &[vector::BAND_ROWS, 64],
             };
             (even(rows, choose(sides, &|side| rows.div_ceil(side))), cols.max(1))
         }
         Right::Rows(_) => {
             let side = choose(&[256, 192, 128, 64], &|side| rows.div_ceil(side) * cols.div_ceil(side));
-            let tile_rows = even(rows, side.min(vector::max_packed_rows(isa)));
+            let tile_rows = even(rows, side.min(kernels.max_packed_rows()));
             (tile_rows, even(cols, side).next_multiple_of(PANEL_COLS))
         }
     }

@@ -2,7 +2,7 @@ use super::*;
 use crate::rounding::Rounding;
 use half::bf16;
 use headlong_device::testing::{small_integers, uniform};
-use headlong_device::vector::{Isa, force_isa};
+use headlong_device::vector::{Isa, allow_bf16, force_isa, has_bf16};
 
 /// The definition: one fused chain over the depth, of bf16 with the odd one of two steps first.
 fn chain(
@@ -103,13 +103,28 @@ fn check(case: &Case, threads: usize) {
     assert!((0..m.saturating_sub(1)).all(|i| c_data[i * (n + 2) + n..(i + 1) * (n + 2)] == before[i * (n + 2) + n..(i + 1) * (n + 2)]));
 }
 
-#[test]
-fn every_element_is_one_fused_chain_on_every_instruction_set() {
-    for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
-        if force_isa(isa) != isa {
-            println!("skipped, because this processor has no {}", isa.name());
+/// The kernels there are, from the narrowest up, and whether those of AVX-512 may use instructions for bf16.
+const PATHS: [(Isa, bool); 4] =
+    [(Isa::Portable, false), (Isa::Avx2, false), (Isa::Avx512, false), (Isa::Avx512, true)];
+
+/// Calls `body` once for each path that this processor has.
+fn on_every_path(body: &mut dyn FnMut(&str)) {
+    for (isa, bf16) in PATHS {
+        let name = format!("{}{}", isa.name(), if bf16 { " with instructions for bf16" } else { "" });
+        allow_bf16(bf16);
+        if force_isa(isa) != isa || has_bf16() != bf16 {
+            println!("skipped, because this processor has no {name}");
             continue;
         }
+        body(&name);
+    }
+    force_isa(Isa::Avx512);
+    allow_bf16(true);
+}
+
+#[test]
+fn every_element_is_one_fused_chain_on_every_path() {
+    on_every_path(&mut |_| {
         for (m, n, depth) in [
             (1, 1, 1),
             (14, 32, 3),
@@ -130,8 +145,7 @@ fn every_element_is_one_fused_chain_on_every_instruction_set() {
                 check(&case, 1 + bits as usize % 2);
             }
         }
-    }
-    force_isa(Isa::Avx512);
+    });
 }
 
 #[test]
@@ -174,53 +188,126 @@ fn packing_a_transpose_is_packing_the_transposed() {
     }
 }
 
-/// Numbers at the ends of the range, infinities and NaN: every instruction set treats them as `vdpbf16ps` does.
-#[test]
-fn every_instruction_set_has_the_bits_of_bf16_instructions() {
-    let of = |isa: Isa| {
-        if force_isa(isa) != isa {
-            println!("skipped, because this processor has no {}", isa.name());
-            return None;
-        }
-        let (m, n, depth) = (17, 40, 31);
-        // Every exponent, many near each other.
-        let draw = |seed: u64, len: usize| -> Vec<f32> {
-            let (exponents, signs) = (uniform(seed, len), uniform(seed + 1, len));
-            let scale = |at: usize| match at % 7 {
-                0 => 1.0,
-                1 => exponents[at].abs() * 120.0,
-                2 => -exponents[at].abs() * 126.0,
-                3 => -133.0,
-                _ => exponents[at] * 3.0,
-            };
-            let mut values: Vec<f32> = (0..len).map(|at| signs[at] * scale(at).exp2()).collect();
-            Rounding::Bf16.round_all(&mut values);
-            values
-        };
-        let (a, b) = (draw(11, m * depth), draw(13, depth * n));
-        let mut c = vec![0.0; m * n];
-        let mut packed = vec![0.0; panel_elements(Numbers::Bf16, depth, n)];
-        let panel = Numbers::Bf16.words(depth) * PANEL_COLS;
-        for (p, data) in packed.chunks_exact_mut(panel).enumerate() {
-            pack_columns(Numbers::Bf16, MatRef::new(&b, depth, n), p, data);
-        }
-        let product = Product {
-            numbers: Numbers::Bf16,
-            left: Left::Rows(MatRef::new(&a, m, depth)),
-            right: Right::Panels(Panels { data: &packed, depth, cols: n }),
-            finish: Finish::default(),
-            accumulate: false,
-        };
-        run(&Pool::new(1), &product, MatMut::new(&mut c, m, n));
-        Some(
-            c.into_iter()
-                .map(|c| if c.is_nan() { f32::NAN.to_bits() } else { c.to_bits() })
-                .collect::<Vec<_>>(),
-        )
+/// Numbers of bf16 whose products lie around the smallest normal number, among them zeros of both signs, numbers below 2⁻¹²⁶ and large
+/// ones; at every `rare`th place an infinity or a NaN.
+fn extreme(seed: u64, len: usize, rare: usize) -> Vec<f32> {
+    let (signs, exponents) = (uniform(seed, len), uniform(seed + 1, len));
+    let value = |at: usize| match at % 11 {
+        0 => signs[at],
+        1 => -0.0,
+        2 => signs[at] * (-130.0_f32).exp2(),
+        3 => signs[at] * (exponents[at].abs() * -126.0).exp2(),
+        4 => signs[at] * (exponents[at].abs() * 120.0).exp2(),
+        _ => signs[at] * (-62.0 + 6.0 * exponents[at]).round().exp2(),
     };
-    let all = [Isa::Avx512, Isa::Avx2, Isa::Portable].map(of);
-    force_isa(Isa::Avx512);
-    let mut bits = all.iter().flatten();
-    let first = bits.next().expect("there is always a portable one");
-    assert!(bits.all(|bits| bits == first));
+    let special = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    let at = |at: usize| if at % rare == rare - 1 { special[at / rare % 3] } else { value(at) };
+    let mut values: Vec<f32> = (0..len).map(at).collect();
+    Rounding::Bf16.round_all(&mut values);
+    values
+}
+
+/// What `C` holds before products are added: numbers on both sides of 2⁻¹²⁶, zeros of both signs, ordinary ones.
+fn before(len: usize) -> Vec<f32> {
+    let drawn = uniform(21, len);
+    let value = |at: usize| match at % 5 {
+        0 => -0.0,
+        1 => drawn[at],
+        2 => f32::from_bits(at as u32 * 37 % (1 << 23)).copysign(drawn[at]),
+        _ => f32::MIN_POSITIVE * (1.0 + drawn[at].abs()).copysign(drawn[at]),
+    };
+    (0..len).map(value).collect()
+}
+
+/// A product of bf16 of extreme numbers, as bits; all NaN are one.
+fn extreme_product((m, n, depth): (usize, usize, usize), columns: bool, accumulate: bool) -> Vec<u32> {
+    let (a, b) = (extreme(11, m * depth, 997), extreme(13, depth * n, 1009));
+    let mut c = before(m * n);
+    let b = MatRef::new(&b, depth, n);
+    let panel = Numbers::Bf16.words(depth) * PANEL_COLS;
+    let mut packed = vec![0.0; panel_elements(Numbers::Bf16, depth, n)];
+    for (p, data) in packed.chunks_exact_mut(panel).enumerate() {
+        pack_columns(Numbers::Bf16, b, p, data);
+    }
+    let (left, right) = match columns {
+        true => (Left::Columns(MatRef::new(&a, depth, m)), Right::Rows(b)),
+        false => {
+            let panels = Panels { data: &packed, depth, cols: n };
+            (Left::Rows(MatRef::new(&a, m, depth)), Right::Panels(panels))
+        }
+    };
+    let product = Product { numbers: Numbers::Bf16, left, right, finish: Finish::default(), accumulate };
+    run(&Pool::new(1), &product, MatMut::new(&mut c, m, n));
+    c.into_iter().map(|c| if c.is_nan() { f32::NAN.to_bits() } else { c.to_bits() }).collect()
+}
+
+/// Every path has the bits of the plainest one, and so of `vdpbf16ps` where the processor has it: whatever the number of rows and columns
+/// of a microtile, the parity of the depth and the blocks it is cut into.
+#[test]
+fn every_path_has_the_bits_of_bf16_instructions() {
+    let rows = 1..=15;
+    let shapes = rows.map(|m| (m, 37, 31)).chain([
+        (29, 16, 30),
+        (16, 33, 1),
+        (17, 40, 2),
+        (7, 5, 515),
+        (31, 64, 1030),
+    ]);
+    for (number, shape) in shapes.enumerate() {
+        for (columns, accumulate) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut plain: Option<Vec<u32>> = None;
+            on_every_path(&mut |path| {
+                let bits = extreme_product(shape, columns, accumulate);
+                let plain = plain.get_or_insert_with(|| bits.clone());
+                let differing = bits.iter().zip(plain.iter()).position(|(a, b)| a != b);
+                assert_eq!(
+                    differing, None,
+                    "{path}, shape {number} {shape:?}, columns {columns}, accumulate {accumulate}"
+                );
+            });
+        }
+    }
+}
+
+/// `C` after one product of one number with one, or of two with two.
+fn one_element(a: &[f32], b: &[f32], c: f32) -> f32 {
+    let mut c = [c];
+    let mut packed = [0.0; PANEL_COLS];
+    pack_columns(Numbers::Bf16, MatRef::new(b, b.len(), 1), 0, &mut packed);
+    let product = Product {
+        numbers: Numbers::Bf16,
+        left: Left::Rows(MatRef::new(a, 1, a.len())),
+        right: Right::Panels(Panels { data: &packed, depth: b.len(), cols: 1 }),
+        finish: Finish::default(),
+        accumulate: true,
+    };
+    run(&Pool::new(1), &product, MatMut::new(&mut c, 1, 1));
+    c[0]
+}
+
+#[test]
+fn small_numbers_are_zero_before_and_after_each_addition() {
+    let power = |exponent: i32| 2.0_f32.powi(exponent);
+    let (least, below) = (f32::MIN_POSITIVE, f32::MIN_POSITIVE / 2.0);
+    on_every_path(&mut |path| {
+        let check = |a: &[f32], b: &[f32], c: f32, expected: f32| {
+            let got = one_element(a, b, c);
+            assert_eq!(got.to_bits(), expected.to_bits(), "{path}: {a:?} · {b:?} + {c} is {got}");
+        };
+        // A factor, a sum and a result below the smallest normal number; signs stay.
+        check(&[power(-127)], &[power(10)], 0.0, 0.0);
+        check(&[0.0], &[1.0], below, 0.0);
+        check(&[0.0], &[-1.0], -below, 0.0);
+        check(&[power(-64)], &[-power(-64)], 0.0, -0.0);
+        // A zero stands for the odd number that is missing, and is added: -0 + 0.
+        check(&[0.0], &[-1.0], -0.0, 0.0);
+        check(&[0.0, 0.0], &[-1.0, -1.0], -0.0, -0.0);
+        // The odd product is added first, and lost where it is small.
+        check(&[power(-64), power(-64)], &[power(-62), power(-64)], 0.0, least);
+        check(&[power(-64), power(-63)], &[power(-64), power(-63)], 0.0, 1.25 * least);
+        // What rounds to 24 bits below 2⁻¹²⁶ is below it, even where f32 has nothing between.
+        check(&[power(-75)], &[-power(-75)], least, 0.0);
+        check(&[power(-75)], &[-power(-76)], least, least);
+        check(&[-power(-75)], &[-power(-75)], -least, -0.0);
+    });
 }

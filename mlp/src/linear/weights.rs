@@ -1,7 +1,8 @@
 //! The handle through which weights are reached.
 
 use super::Compute;
-use crate::gemm::{Numbers, PANEL_COLS, Panels, pack_columns, pack_transposed};
+use crate::gemm::{PANEL_COLS, Panels};
+use crate::vector::{PanelsMut, change_bands, pack_bands};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, SlotId, Stream};
 
 /// Weights of one layer, logically out × in, with the packed copies that products read.
@@ -130,22 +131,31 @@ impl Weights {
         }
         let values = self.values.read::<f32>();
         let (mut forward, mut backward) = (forward.write::<f32>(), backward.write::<f32>());
-        let (pool, numbers) = (stream.pool(), self.compute.numbers());
-        let round = |data: &mut [f32]| match self.compute.rounding() {
-            // Rounded as they are packed.
-            Some(rounding) if numbers == Numbers::F32 => rounding.round_all(data),
-            _ => {}
-        };
-        let panel = numbers.words(self.inputs()) * PANEL_COLS;
-        pool.chunks_mut(forward.data_mut(), panel, |index, data| {
-            pack_transposed(numbers, values.view(), index, data);
-            round(data);
-        });
-        let panel = numbers.words(self.outputs()) * PANEL_COLS;
-        pool.chunks_mut(backward.data_mut(), panel, |index, data| {
-            pack_columns(numbers, values.view(), index, data);
-            round(data);
-        });
+        pack_bands(stream.pool(), values.view(), self.panels_mut(forward.data_mut(), backward.data_mut()));
+    }
+
+    /// Changes the values and packs them, a band at a time while it is in the cache. `lists` are the elements of the values and of two
+    /// states of an optimiser; see [`change_bands`]. On the CPU alone.
+    pub(crate) fn change(
+        &self,
+        stream: &Stream,
+        lists: [&mut [f32]; 3],
+        body: &(dyn Fn(usize, [&mut [f32]; 3]) + Sync),
+    ) {
+        let (forward, backward) = self.panels();
+        let (mut forward, mut backward) = (forward.write::<f32>(), backward.write::<f32>());
+        let panels = self.panels_mut(forward.data_mut(), backward.data_mut());
+        change_bands(stream.pool(), lists, panels, body);
+    }
+
+    fn panels_mut<'a>(&self, forward: &'a mut [f32], backward: &'a mut [f32]) -> PanelsMut<'a> {
+        let (numbers, rounding) = (self.compute.numbers(), self.compute.rounding());
+        PanelsMut { forward, backward, shape: (self.outputs(), self.inputs()), numbers, rounding }
+    }
+
+    /// The slot of the values.
+    pub(crate) fn values(&self) -> &Mat {
+        &self.values
     }
 
     /// What products are computed in.

@@ -1,10 +1,13 @@
 //! The CPU body: chunks of the arena over the pool.
 
 use super::StepArgs;
+use crate::linear::Weights;
 use crate::loss_scale::LossScale;
+use crate::mlp::{Layer, Mlp};
 use crate::sum::tree;
 use crate::vector::for_each_chunk_of_three;
 use headlong_device::{Arena, Stream, vectorized};
+use std::ops::Range;
 
 /// Elements a task updates: all that belongs to them fits the second-level cache.
 const CHUNK: usize = 1 << 14;
@@ -19,18 +22,47 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
     let unscale = args.loss_scale.map_or(1.0, |loss_scale| loss_scale.scale().1);
     let clipped = |clip| clip_factor(norm(stream, args.gradients) * f64::from(unscale), clip);
     let scale = unscale * args.clip.map_or(1.0, clipped);
-    let mut gradients = args.gradients.write_all::<f32>();
     if scale != 1.0 {
+        let mut gradients = args.gradients.write_all::<f32>();
         stream.pool().chunks_mut(&mut gradients, CHUNK, |_, chunk| scale_by(chunk, scale));
     }
+    let gradients = args.gradients.read_all::<f32>();
     let mut weights = args.weights.write_all::<f32>();
     let mut first = args.first.map(|arena| arena.write_all::<f32>());
     let mut second = args.second.map(|arena| arena.write_all::<f32>());
     let first = first.as_mut().map_or(&mut [][..], |state| &mut state[..]);
     let second = second.as_mut().map_or(&mut [][..], |state| &mut state[..]);
-    let gradients = &gradients[..];
-    for_each_chunk_of_three(stream.pool(), [&mut weights[..], first, second], CHUNK, &|start, parts| {
-        let [weights, first, second] = parts;
+    let mut lists = [&mut weights[..], first, second];
+    let mut done = 0;
+    while let Some((layer, range)) = next_weights(args, done) {
+        // Biases, and what no product reads.
+        change(stream, args, &gradients[done..range.start], part(&mut lists, done..range.start));
+        let gradients = &gradients[range.clone()];
+        layer.change(stream, part(&mut lists, range.clone()), &|start, [weights, first, second]| {
+            let gradients = &gradients[start..start + weights.len()];
+            args.optimizer.apply(args.step, weights, first, second, gradients);
+        });
+        done = range.end;
+    }
+    let rest = done..gradients.len();
+    change(stream, args, &gradients[rest.clone()], part(&mut lists, rest));
+}
+
+/// The first weights of a layer from element `from` on, and where they lie. Those without elements are passed over.
+fn next_weights<'a>(args: &StepArgs<'a>, from: usize) -> Option<(&'a Weights, Range<usize>)> {
+    let layers = args.stacks.iter().copied().flatten().flat_map(Mlp::layers).map(Layer::weights);
+    let places = layers.map(|weights| (weights, args.weights.elements_of(weights.values())));
+    places.filter(|(_, range)| range.start >= from && !range.is_empty()).min_by_key(|(_, range)| range.start)
+}
+
+/// The elements `range` of each list that has any.
+fn part<'a>(lists: &'a mut [&mut [f32]; 3], range: Range<usize>) -> [&'a mut [f32]; 3] {
+    lists.each_mut().map(|list| if list.is_empty() { &mut [][..] } else { &mut list[range.clone()] })
+}
+
+/// Changes parameters that nobody packs.
+fn change(stream: &Stream, args: &StepArgs<'_>, gradients: &[f32], lists: [&mut [f32]; 3]) {
+    for_each_chunk_of_three(stream.pool(), lists, CHUNK, &|start, [weights, first, second]| {
         let gradients = &gradients[start..start + weights.len()];
         args.optimizer.apply(args.step, weights, first, second, gradients);
     });

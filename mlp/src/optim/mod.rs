@@ -52,7 +52,7 @@ pub struct StepArgs<'a> {
     pub device_step: Option<DevicePtr>,
     /// Largest norm of the gradients, where they are clipped.
     pub clip: Option<f32>,
-    /// Stacks over these weights: what their products read is made anew, in 16 bits on a device in the same pass.
+    /// Stacks over these weights: what their products read is made anew, in the same pass on a CPU and in 16 bits on a device.
     pub stacks: &'a [&'a [Mlp]],
     /// How the loss was scaled: gradients are divided by the scale, and a step that is skipped changes nothing.
     pub loss_scale: Option<&'a LossScale>,
@@ -71,10 +71,7 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
         assert_eq!(arena.bytes(), args.weights.bytes(), "arenas of one plan are equally long");
     }
     match stream.device() {
-        Device::Cpu => {
-            cpu::step(stream, args);
-            args.stacks.iter().copied().flatten().for_each(|stack| stack.refresh(stream));
-        }
+        Device::Cpu => cpu::step(stream, args),
         Device::Cuda(_) => cuda::step(stream, args),
         device => unreachable!("no op runs on {device}"),
     }

@@ -1,4 +1,6 @@
 use super::*;
+use crate::linear::{Activation, Compute};
+use crate::mlp::{Kind, MlpBackwardArgs, MlpSpec, Plans};
 use crate::oracle::OptimizerOracle;
 use headlong_device::DType;
 use headlong_device::cuda::testing::upload;
@@ -257,5 +259,70 @@ mod cuda_tests {
         );
         layout_test!(Copied, &SOURCE, &[]; to, first, count, cols, stride, aligned);
         layout_test!(NormArgs, &SOURCE, &[]; gradients, sums, quads);
+    }
+}
+
+/// Weights after some steps, and what products with them give: forward, and as the gradient of the input.
+fn trained(optimizer: &Optimizer, compute: Compute, threads: usize, in_one_pass: bool) -> [Vec<f32>; 3] {
+    const SAMPLES: usize = 5;
+    let (stream, mut plans) = (Stream::cpu(threads), Plans::new());
+    // Widths of no, one and several bands of 32, odd ones among them.
+    let stack = |name, widths: &[usize], plans: &mut Plans| {
+        let (kind, last) = (Kind::Perceptron, Activation::None);
+        MlpSpec { name, kind, widths, last, max_samples: SAMPLES, sum_blocks: 1, compute }.add_to(plans)
+    };
+    let both = [stack("bottom", &[13, 71, 64], &mut plans), stack("top", &[64, 33, 7, 1], &mut plans)];
+    let matrices = [("x", 13), ("between", 64), ("y", 1), ("d_between", 64), ("d_x", 13)];
+    let slots = matrices.map(|(name, cols)| plans.activations.matrix(name, DType::F32, SAMPLES, cols));
+    let parameters = plans.parameters.clone();
+    let arenas = plans.freeze().unwrap();
+    let states = freeze_states(optimizer, &parameters).unwrap();
+    let stacks = both.map(|plan| plan.build(&arenas));
+    let [x, between, y, d_between, d_x] = slots.map(|slot| arenas.activations.mat(slot));
+    stacks.iter().for_each(|stack| stack.initialize(3));
+    stacks.iter().for_each(|stack| stack.refresh(&stream));
+    for number in 1..=3 {
+        arenas.gradients.copy_from(&uniform(number, arenas.gradients.bytes() / 4)).unwrap();
+        let step = &Step { learning_rate: 0.01, number };
+        let all = [&stacks[..]];
+        let args = StepArgs {
+            weights: &arenas.parameters,
+            gradients: &arenas.gradients,
+            first: states.first(),
+            second: states.get(1),
+            optimizer,
+            step,
+            device_step: None,
+            clip: None,
+            stacks: if in_one_pass { &all } else { &[] },
+            loss_scale: None,
+        };
+        super::step(&stream, &args);
+        if !in_one_pass {
+            stacks.iter().for_each(|stack| stack.refresh(&stream));
+        }
+    }
+    x.copy_from(&uniform(9, SAMPLES * 13)).unwrap();
+    stacks[0].forward(&stream, &x, &between);
+    stacks[1].forward(&stream, &between, &y);
+    let weights = arenas.parameters.to_vec().unwrap();
+    for (stack, x, d_z, d_x) in [(1, &between, &y, &d_between), (0, &x, &d_between, &d_x)] {
+        let args = MlpBackwardArgs { x, d_z, d_x: Some(d_x), accumulate: false, block_len: SAMPLES };
+        stacks[stack].backward(&stream, &args);
+    }
+    [weights, y.to_vec().unwrap(), d_x.to_vec().unwrap()]
+}
+
+#[test]
+fn changing_and_packing_in_one_pass_gives_the_same_bits() {
+    for optimizer in optimizers() {
+        for compute in [Compute::F32, Compute::Bf16, Compute::F16].map(|compute| compute.on(&Device::Cpu)) {
+            let apart = trained(&optimizer, compute, 1, false);
+            assert!(apart.iter().flatten().all(|value| value.is_finite()));
+            for threads in [1, 3] {
+                let together = trained(&optimizer, compute, threads, true);
+                assert!(together == apart, "{}, {compute:?}, {threads} threads", optimizer.name());
+            }
+        }
     }
 }

@@ -1,12 +1,15 @@
 //! The microkernel for AVX2 with FMA: 6 × 16 sums in registers, the chains of [`super::fallback`].
 
-use super::fallback::{COLS, load_row, store_row};
-use super::{Micro, Numbers, PANEL_COLS};
+use super::fallback::{self, COLS, load_row, store_row};
+use super::flushed::over_depth_256;
+use super::{Form, Micro, PANEL_COLS};
+use crate::vector::avx2::{lanes, transpose};
 use crate::vector::unrolled;
+use headlong_device::MatRef;
 use std::arch::x86_64::{
-    __m256, _CMP_NLT_UQ, _mm256_and_ps, _mm256_andnot_ps, _mm256_castps_si256, _mm256_castsi256_ps,
-    _mm256_cmp_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_or_ps, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+    __m256, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_maskload_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_srli_epi32, _mm256_storeu_ps,
 };
 
 /// Multiplies.
@@ -18,91 +21,151 @@ pub unsafe fn run(micro: &Micro) {
     for first in (0..micro.cols).step_by(COLS) {
         // SAFETY: passed on to the caller; `first` is inside the panel.
         unsafe {
-            match (micro.numbers, micro.rows) {
-                (Numbers::F32, 1) => kernel::<1, false>(micro, first),
-                (Numbers::F32, 2) => kernel::<2, false>(micro, first),
-                (Numbers::F32, 3) => kernel::<3, false>(micro, first),
-                (Numbers::F32, 4) => kernel::<4, false>(micro, first),
-                (Numbers::F32, 5) => kernel::<5, false>(micro, first),
-                (Numbers::F32, _) => kernel::<6, false>(micro, first),
-                (Numbers::Bf16, 1) => kernel::<1, true>(micro, first),
-                (Numbers::Bf16, 2) => kernel::<2, true>(micro, first),
-                (Numbers::Bf16, 3) => kernel::<3, true>(micro, first),
-                (Numbers::Bf16, 4) => kernel::<4, true>(micro, first),
-                (Numbers::Bf16, 5) => kernel::<5, true>(micro, first),
-                (Numbers::Bf16, _) => kernel::<6, true>(micro, first),
+            match (micro.form, micro.rows) {
+                (Form::F32, 1) => kernel::<1, false>(micro, first),
+                (Form::F32, 2) => kernel::<2, false>(micro, first),
+                (Form::F32, 3) => kernel::<3, false>(micro, first),
+                (Form::F32, 4) => kernel::<4, false>(micro, first),
+                (Form::F32, 5) => kernel::<5, false>(micro, first),
+                (Form::F32, _) => kernel::<6, false>(micro, first),
+                (_, 1) => kernel::<1, true>(micro, first),
+                (_, 2) => kernel::<2, true>(micro, first),
+                (_, 3) => kernel::<3, true>(micro, first),
+                (_, 4) => kernel::<4, true>(micro, first),
+                (_, 5) => kernel::<5, true>(micro, first),
+                (_, _) => kernel::<6, true>(micro, first),
             }
         }
     }
 }
 
-/// Zeros, of the same sign, in place of numbers below 2⁻¹²⁶.
 #[target_feature(enable = "avx2,fma")]
-#[inline]
-fn flushed(values: __m256) -> __m256 {
-    let sign = _mm256_set1_ps(-0.0);
-    let magnitude = _mm256_andnot_ps(sign, values);
-    let kept = _mm256_cmp_ps::<_CMP_NLT_UQ>(magnitude, _mm256_set1_ps(f32::MIN_POSITIVE));
-    _mm256_and_ps(values, _mm256_or_ps(sign, kept))
-}
-
-/// The two numbers of each word, flushed: what lies in its lower, and in its upper half.
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-fn halves(words: __m256) -> (__m256, __m256) {
-    let even = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(words)));
-    let upper = _mm256_castsi256_ps(_mm256_set1_epi32(0xffff_0000_u32 as i32));
-    (flushed(even), flushed(_mm256_and_ps(words, upper)))
-}
-
-/// Two steps of depth, the odd one first; `sum` is flushed.
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-fn pair(left: (__m256, __m256), right: (__m256, __m256), sum: __m256) -> __m256 {
-    let sum = flushed(_mm256_fmadd_ps(left.1, right.1, sum));
-    flushed(_mm256_fmadd_ps(left.0, right.0, sum))
-}
-
-#[target_feature(enable = "avx2,fma")]
-unsafe fn kernel<const ROWS: usize, const PAIRS: bool>(micro: &Micro, first: usize) {
+unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: usize) {
     let zero = _mm256_setzero_ps();
     let mut sums = [[zero; 2]; ROWS];
-    let (row_step, depth_step) = if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
     // SAFETY: the caller promises the ranges; panels have all their columns.
     unsafe {
         if micro.continues {
             unrolled!(i < ROWS {
                 let row = load_row(micro, i, first);
                 sums[i] = [_mm256_loadu_ps(row.as_ptr()), _mm256_loadu_ps(row.as_ptr().add(8))];
-                if PAIRS && micro.depth > 0 {
-                    sums[i] = [flushed(sums[i][0]), flushed(sums[i][1])];
-                }
             });
         }
-        let (mut a, mut b) = (micro.a, micro.b.add(first));
-        for _ in 0..micro.depth {
-            let right = [_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8))];
-            if PAIRS {
-                let right = [halves(right[0]), halves(right[1])];
-                unrolled!(i < ROWS {
-                    let left = halves(_mm256_set1_ps(*a.add(i * row_step)));
-                    sums[i] = [pair(left, right[0], sums[i][0]), pair(left, right[1], sums[i][1])];
-                });
-            } else {
+        if WIDENED {
+            over_depth_256(micro, first, &mut sums);
+        } else {
+            let (row_step, depth_step) =
+                if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
+            let (mut a, mut b) = (micro.a, micro.b.add(first));
+            for _ in 0..micro.depth {
+                let right = [_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8))];
                 unrolled!(i < ROWS {
                     let left = _mm256_set1_ps(*a.add(i * row_step));
                     sums[i][0] = _mm256_fmadd_ps(left, right[0], sums[i][0]);
                     sums[i][1] = _mm256_fmadd_ps(left, right[1], sums[i][1]);
                 });
+                a = a.wrapping_add(depth_step);
+                b = b.wrapping_add(PANEL_COLS);
             }
-            a = a.wrapping_add(depth_step);
-            b = b.wrapping_add(PANEL_COLS);
         }
         unrolled!(i < ROWS {
             let mut row = [0.0; COLS];
             _mm256_storeu_ps(row.as_mut_ptr(), sums[i][0]);
             _mm256_storeu_ps(row.as_mut_ptr().add(8), sums[i][1]);
-            store_row(micro, i, first, row);
+            store_row(micro, i, first, row, |row| round_row(row));
         });
     }
+}
+
+/// Each of a row's numbers to the nearest bf16, ties to even, as an f32.
+///
+/// Note: left to itself the compiler rounds one by one.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn round_row(row: &mut [f32; COLS]) {
+    for half in row.as_chunks_mut::<8>().0 {
+        // SAFETY: eight numbers are read and written.
+        unsafe {
+            let values = _mm256_loadu_ps(half.as_ptr());
+            let bits = _mm256_castps_si256(values);
+            let is_odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), is_odd);
+            let upper = _mm256_and_si256(up, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+            let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(values, values);
+            let rounded = _mm256_blendv_ps(_mm256_castsi256_ps(upper), _mm256_set1_ps(f32::NAN), is_nan);
+            _mm256_storeu_ps(half.as_mut_ptr(), rounded);
+        }
+    }
+}
+
+/// Copies `rows` rows of `cols` elements, `source.1` elements apart, to rows of `VECTORS · 16` elements, zeros beyond.
+///
+/// # Safety
+/// The processor has AVX2; source and target cover what the counts say; `cols <= VECTORS · 16`.
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn copy_rows<const VECTORS: usize>(
+    (source, stride): (*const f32, usize),
+    rows: usize,
+    cols: usize,
+    target: *mut f32,
+) {
+    for first in (0..VECTORS * 16).step_by(8) {
+        let mask = lanes(cols.saturating_sub(first));
+        for row in 0..rows {
+            // SAFETY: the mask keeps to the row's columns, the caller to the rows.
+            unsafe {
+                let from = source.add(row * stride).wrapping_add(first);
+                let values =
+                    if first + 8 <= cols { _mm256_loadu_ps(from) } else { _mm256_maskload_ps(from, mask) };
+                _mm256_storeu_ps(target.add(row * VECTORS * 16 + first), values);
+            }
+        }
+    }
+}
+
+/// `panel[k·32 + c] = matrix(c, k)` for up to 32 rows, zeros beyond them.
+///
+/// # Safety
+/// The processor has AVX2; the panel has 32 elements for each column of the matrix.
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn transpose_rows(matrix: MatRef<'_>, panel: *mut f32) {
+    let depth = matrix.cols();
+    for first in (0..depth).step_by(8) {
+        let mask = lanes(depth - first);
+        for c in (0..PANEL_COLS).step_by(8) {
+            let block: [__m256; 8] = std::array::from_fn(|i| match c + i {
+                // SAFETY: the row exists, and the mask keeps to its columns.
+                row if row < matrix.rows() => unsafe {
+                    _mm256_maskload_ps(matrix.row(row)[first..].as_ptr(), mask)
+                },
+                _ => _mm256_setzero_ps(),
+            });
+            for (k, values) in transpose(&block).iter().enumerate().take(depth - first) {
+                // SAFETY: row `first + k` of the panel exists.
+                unsafe { _mm256_storeu_ps(panel.add((first + k) * PANEL_COLS + c), *values) };
+            }
+        }
+    }
+}
+
+/// [`fallback::add_strips`], compiled for AVX2.
+///
+/// # Safety
+/// As there, and the processor has AVX2 and FMA.
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn add_strips(strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
+    // SAFETY: passed on to the caller.
+    unsafe { fallback::add_strips(strips, (count, len), sums) };
+}
+
+/// [`fallback::pair_row`], compiled for AVX2.
+#[target_feature(enable = "avx2,fma")]
+pub fn pair_row<const ROUND: bool>(low: &[f32], high: Option<&[f32]>, words: &mut [f32]) {
+    fallback::pair_row::<ROUND>(low, high, words);
+}
+
+/// [`fallback::pair_neighbours`], compiled for AVX2.
+#[target_feature(enable = "avx2,fma")]
+pub fn pair_neighbours<const ROUND: bool>(values: &[f32], words: &mut [f32]) {
+    fallback::pair_neighbours::<ROUND>(values, words);
 }

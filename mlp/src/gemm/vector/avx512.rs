@@ -1,7 +1,8 @@
 //! The AVX-512 microkernel: up to 14 × 32 accumulators in registers, one broadcast and two fused multiply-adds an element
 //! of `A`.
 
-use super::{Micro, Numbers, PANEL_COLS};
+use super::flushed::over_depth_512;
+use super::{Form, Micro, PANEL_COLS};
 use crate::vector::avx512::{lanes, transpose};
 use crate::vector::unrolled;
 use headlong_device::MatRef;
@@ -31,26 +32,25 @@ macro_rules! kernels {
 }
 static BY_ROWS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel, false);
 static BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel, true);
-static BF16_BY_ROWS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_bf16, false);
-static BF16_BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_bf16, true);
+static WORDS_BY_ROWS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_words, false);
+static WORDS_BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_words, true);
+static WIDENED_BY_ROWS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_widened, false);
+static WIDENED_BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_widened, true);
 
-/// Runs the kernel for the shape of `micro`.
+/// Runs the kernel for the form and the shape of `micro`.
 ///
 /// # Safety
-/// The processor has AVX-512 F; `micro`'s pointers cover what its shape says; `1 <= rows <= 14`, `1 <= cols <= 32`.
+/// The processor has AVX-512 F, and AVX-512 BF16 for words; `micro`'s pointers cover what its shape says; `1 <= rows <= 14`,
+/// `1 <= cols <= 32`.
 pub unsafe fn run(micro: &Micro) {
-    let kernels = if micro.columns { &BY_COLUMNS } else { &BY_ROWS };
-    let kernel = kernels[micro.rows - 1][usize::from(micro.cols > 16)];
-    // SAFETY: passed on to the caller.
-    unsafe { kernel(micro) }
-}
-
-/// As [`run`], of words of two bf16.
-///
-/// # Safety
-/// As [`run`], and the processor has AVX-512 BF16.
-pub unsafe fn run_bf16(micro: &Micro) {
-    let kernels = if micro.columns { &BF16_BY_COLUMNS } else { &BF16_BY_ROWS };
+    let kernels = match (micro.form, micro.columns) {
+        (Form::F32, false) => &BY_ROWS,
+        (Form::F32, true) => &BY_COLUMNS,
+        (Form::Words, false) => &WORDS_BY_ROWS,
+        (Form::Words, true) => &WORDS_BY_COLUMNS,
+        (Form::Widened, false) => &WIDENED_BY_ROWS,
+        (Form::Widened, true) => &WIDENED_BY_COLUMNS,
+    };
     let kernel = kernels[micro.rows - 1][usize::from(micro.cols > 16)];
     // SAFETY: passed on to the caller.
     unsafe { kernel(micro) }
@@ -73,6 +73,33 @@ fn step_bf16(left: __m512, right: __m512, sum: __m512) -> __m512 {
     _mm512_dpbf16_ps(sum, left, right)
 }
 
+/// The loop over depth, of what `$step` multiplies.
+macro_rules! over_depth {
+    (widened, $micro:ident, $sums:ident) => {
+        over_depth_512($micro, &mut $sums)
+    };
+    ($step:ident, $micro:ident, $sums:ident) => {
+        let (mut a, mut b) = ($micro.a, $micro.b);
+        let (row_step, depth_step) = if COLUMNS { (1, $micro.a_stride) } else { ($micro.a_stride, 1) };
+        let mut ahead = $micro.ahead.start;
+        for _ in 0..$micro.depth {
+            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+            ahead = ahead.wrapping_add($micro.ahead.stride);
+            let left_vector = _mm512_loadu_ps(b);
+            let right_vector = if VECTORS > 1 { _mm512_loadu_ps(b.add(16)) } else { _mm512_setzero_ps() };
+            unrolled!(i < ROWS {
+                let left = _mm512_set1_ps(*a.add(i * row_step));
+                $sums[i][0] = $step(left, left_vector, $sums[i][0]);
+                if VECTORS > 1 {
+                    $sums[i][VECTORS - 1] = $step(left, right_vector, $sums[i][VECTORS - 1]);
+                }
+            });
+            a = a.add(depth_step);
+            b = b.add(PANEL_COLS);
+        }
+    };
+}
+
 /// Defines a microkernel for what `$step` multiplies.
 macro_rules! define_kernel {
     ($name:ident, $features:literal, $step:ident) => {
@@ -81,8 +108,6 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
     let zero = _mm512_setzero_ps();
     let mut sums = [[zero; VECTORS]; ROWS];
     let masks: [__mmask16; VECTORS] = std::array::from_fn(|v| lanes(micro.cols.saturating_sub(16 * v)));
-    let (mut a, mut b) = (micro.a, micro.b);
-    let (row_step, depth_step) = if COLUMNS { (1, micro.a_stride) } else { (micro.a_stride, 1) };
     // SAFETY: the caller promises the ranges; masks keep loads and stores of `C` to its `cols` columns.
     unsafe {
         if micro.continues {
@@ -108,22 +133,7 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
                 }
             }
         });
-        let mut ahead = micro.ahead.start;
-        for _ in 0..micro.depth {
-            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
-            ahead = ahead.wrapping_add(micro.ahead.stride);
-            let left_vector = _mm512_loadu_ps(b);
-            let right_vector = if VECTORS > 1 { _mm512_loadu_ps(b.add(16)) } else { zero };
-            unrolled!(i < ROWS {
-                let left = _mm512_set1_ps(*a.add(i * row_step));
-                sums[i][0] = $step(left, left_vector, sums[i][0]);
-                if VECTORS > 1 {
-                    sums[i][VECTORS - 1] = $step(left, right_vector, sums[i][VECTORS - 1]);
-                }
-            });
-            a = a.add(depth_step);
-            b = b.add(PANEL_COLS);
-        }
+        over_depth!($step, micro, sums);
         if !COLUMNS {
             // A copy of its own: what `finish` is given lies in memory, and the loop's sums must not.
                 let mut finished = [[zero; VECTORS]; ROWS];
@@ -150,7 +160,8 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
 }
 
 define_kernel!(kernel, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", step);
-define_kernel!(kernel_bf16, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma", step_bf16);
+define_kernel!(kernel_words, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma", step_bf16);
+define_kernel!(kernel_widened, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", widened);
 
 /// Bias, ReLU, mask and rounding. Only left factors by rows come with any of them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -193,7 +204,7 @@ unsafe fn finish<const ROWS: usize, const VECTORS: usize>(
 /// # Safety
 /// The processor has AVX-512 F; strips and sums are as long as the counts say.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-pub unsafe fn add_strips(numbers: Numbers, strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
+pub unsafe fn add_strips(form: Form, strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
     // Four strips at a time hide the latency of an addition.
     let mut first = 0;
     while first < count {
@@ -205,9 +216,9 @@ pub unsafe fn add_strips(numbers: Numbers, strips: *const f32, (count, len): (us
             for k in 0..len {
                 for (i, lanes) in lanes.iter_mut().enumerate() {
                     let word = _mm512_loadu_ps(strips.add((at(i) * len + k) * 16));
-                    *lanes = match numbers {
-                        Numbers::F32 => _mm512_add_ps(*lanes, word),
-                        Numbers::Bf16 => {
+                    *lanes = match form {
+                        Form::F32 | Form::Widened => _mm512_add_ps(*lanes, word),
+                        Form::Words => {
                             let (low, high) = halves(word);
                             _mm512_add_ps(_mm512_add_ps(*lanes, low), high)
                         }
@@ -298,6 +309,27 @@ fn upper(bits: __m512i) -> __m512i {
 fn halves(words: __m512) -> (__m512, __m512) {
     let bits = _mm512_castps_si512(words);
     (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)), _mm512_castsi512_ps(upper(bits)))
+}
+
+/// Writes the numbers of each row of 32 words as two rows, the lower halves first.
+///
+/// Note: left to itself the compiler takes words of sixteen rows at once, one by one.
+///
+/// # Safety
+/// The processor has AVX-512 F; there are whole rows of words, and `numbers` has room for twice as many.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub unsafe fn widen(words: &[f32], numbers: *mut f32) {
+    for first in (0..words.len()).step_by(PANEL_COLS) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (words, even) = (words.as_ptr().add(first), numbers.add(2 * first));
+            for v in [0, 16] {
+                let (low, high) = halves(_mm512_loadu_ps(words.add(v)));
+                _mm512_storeu_ps(even.add(v), low);
+                _mm512_storeu_ps(even.add(PANEL_COLS + v), high);
+            }
+        }
+    }
 }
 
 /// `rows` rows of `cols` numbers, `source.1` numbers apart, two and two as rows of `VECTORS · 16` words: `word[c] = (low[c], high[c])`,

@@ -1,6 +1,6 @@
 //! The microkernel for processors without AVX2: the same chains, vectorised by the compiler where it can.
 
-use super::{Micro, Numbers, PANEL_COLS};
+use super::{Form, Micro, PANEL_COLS};
 use crate::rounding::to_nearest_bf16;
 use headlong_device::MatRef;
 
@@ -18,25 +18,25 @@ pub unsafe fn run(micro: &Micro) {
     for first in (0..micro.cols).step_by(COLS) {
         // SAFETY: passed on to the caller; `first` is inside the panel.
         unsafe {
-            match micro.numbers {
-                Numbers::F32 => strip::<false>(micro, first),
-                Numbers::Bf16 => strip::<true>(micro, first),
+            match micro.form {
+                Form::Widened => strip::<true>(micro, first),
+                _ => strip::<false>(micro, first),
             }
         }
     }
 }
 
 #[inline(always)]
-unsafe fn strip<const PAIRS: bool>(micro: &Micro, first: usize) {
+unsafe fn strip<const WIDENED: bool>(micro: &Micro, first: usize) {
     // SAFETY: passed on to the caller.
     unsafe {
         match micro.rows {
-            1 => kernel::<1, PAIRS>(micro, first),
-            2 => kernel::<2, PAIRS>(micro, first),
-            3 => kernel::<3, PAIRS>(micro, first),
-            4 => kernel::<4, PAIRS>(micro, first),
-            5 => kernel::<5, PAIRS>(micro, first),
-            _ => kernel::<6, PAIRS>(micro, first),
+            1 => kernel::<1, WIDENED>(micro, first),
+            2 => kernel::<2, WIDENED>(micro, first),
+            3 => kernel::<3, WIDENED>(micro, first),
+            4 => kernel::<4, WIDENED>(micro, first),
+            5 => kernel::<5, WIDENED>(micro, first),
+            _ => kernel::<6, WIDENED>(micro, first),
         }
     }
 }
@@ -47,26 +47,21 @@ fn flushed(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { 0.0_f32.copysign(value) } else { value }
 }
 
-/// The two numbers of a word: what lies in its lower, and in its upper half.
+/// `sum + left · right` of bf16, with zeros for numbers below 2⁻¹²⁶, as processors decide what is below: by the result rounded to 24 bits
+/// whatever its exponent, not to what f32 has down there.
 #[inline(always)]
-fn halves(word: f32) -> (f32, f32) {
-    let bits = word.to_bits();
-    (f32::from_bits(bits << 16), f32::from_bits(bits & 0xffff_0000))
-}
-
-/// `sum` and the products of one step of depth, or of two.
-#[inline(always)]
-fn step<const PAIRS: bool>(left: f32, right: f32, sum: f32) -> f32 {
-    if !PAIRS {
-        return left.mul_add(right, sum);
-    }
-    let ((left, odd_left), (right, odd_right)) = (halves(left), halves(right));
-    let sum = flushed(flushed(odd_left).mul_add(flushed(odd_right), flushed(sum)));
-    flushed(flushed(left).mul_add(flushed(right), sum))
+fn flushed_step(left: f32, right: f32, sum: f32) -> f32 {
+    /// Halfway between the last number of 24 bits below 2⁻¹²⁶ and 2⁻¹²⁶.
+    const TINY: f64 = f32::MIN_POSITIVE as f64 * (1.0 - 1.0 / (1 << 25) as f64);
+    let (left, right, sum) = (flushed(left), flushed(right), flushed(sum));
+    let result = left.mul_add(right, sum);
+    // Near the bound, f64 holds the result in full: products have 16 bits.
+    let is_tiny = || (f64::from(left) * f64::from(right) + f64::from(sum)).abs() < TINY;
+    if result.abs() == f32::MIN_POSITIVE && is_tiny() { 0.0_f32.copysign(result) } else { flushed(result) }
 }
 
 #[inline(always)]
-unsafe fn kernel<const ROWS: usize, const PAIRS: bool>(micro: &Micro, first: usize) {
+unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: usize) {
     let mut sums = [[0.0_f32; COLS]; ROWS];
     // SAFETY: the caller promises the ranges.
     unsafe {
@@ -76,17 +71,23 @@ unsafe fn kernel<const ROWS: usize, const PAIRS: bool>(micro: &Micro, first: usi
             }
         }
         let (row_step, depth_step) = if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
-        for k in 0..micro.depth {
+        for step in 0..micro.depth.next_multiple_of(if WIDENED { 2 } else { 1 }) {
+            // The odd one of two steps first.
+            let k = if WIDENED { step ^ 1 } else { step };
             let right = &*micro.b.add(k * PANEL_COLS + first).cast::<[f32; COLS]>();
             for (i, sums) in sums.iter_mut().enumerate() {
-                let left = *micro.a.add(i * row_step + k * depth_step);
+                // Behind the last even step, zeros are multiplied.
+                let left = if k < micro.depth { *micro.a.add(i * row_step + k * depth_step) } else { 0.0 };
                 for (sum, right) in sums.iter_mut().zip(right) {
-                    *sum = step::<PAIRS>(left, *right, *sum);
+                    *sum = match WIDENED {
+                        true => flushed_step(left, *right, *sum),
+                        false => left.mul_add(*right, *sum),
+                    };
                 }
             }
         }
         for (i, &sums) in sums.iter().enumerate() {
-            store_row(micro, i, first, sums);
+            store_row(micro, i, first, sums, |sums| *sums = sums.map(to_nearest_bf16));
         }
     }
 }
@@ -104,12 +105,18 @@ pub unsafe fn load_row(micro: &Micro, row: usize, first: usize) -> [f32; COLS] {
     sums
 }
 
-/// Writes row `row` from column `first` on, with bias, ReLU, mask and rounding as in the contract.
+/// Writes row `row` from column `first` on, with bias, ReLU, mask and rounding, by `round`, as in the contract.
 ///
 /// # Safety
 /// As [`load_row`].
 #[inline(always)]
-pub unsafe fn store_row(micro: &Micro, row: usize, first: usize, mut sums: [f32; COLS]) {
+pub unsafe fn store_row(
+    micro: &Micro,
+    row: usize,
+    first: usize,
+    mut sums: [f32; COLS],
+    round: impl Fn(&mut [f32; COLS]),
+) {
     let finish = &micro.finish;
     let count = COLS.min(micro.cols - first);
     // SAFETY: bias, mask and `C` cover the microtile, by the caller's promise; `count` keeps to its columns.
@@ -126,7 +133,7 @@ pub unsafe fn store_row(micro: &Micro, row: usize, first: usize, mut sums: [f32;
             sums.iter_mut().zip(mask).for_each(|(sum, mask)| *sum = if *mask > 0.0 { *sum } else { 0.0 });
         }
         if finish.round {
-            sums.iter_mut().for_each(|sum| *sum = to_nearest_bf16(*sum));
+            round(&mut sums);
         }
         micro.c.add(row * micro.c_stride + first).copy_from_nonoverlapping(sums.as_ptr(), count);
     }
@@ -156,7 +163,8 @@ pub unsafe fn copy_rows<const VECTORS: usize>(
 ///
 /// # Safety
 /// Strips and sums are as long as the counts say.
-pub unsafe fn add_strips(numbers: Numbers, strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
+#[inline(always)]
+pub unsafe fn add_strips(strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
     for strip in 0..count {
         // SAFETY: the caller's promise; strips and sums are sixteen lanes wide.
         let (sums, rows) = unsafe {
@@ -164,11 +172,8 @@ pub unsafe fn add_strips(numbers: Numbers, strips: *const f32, (count, len): (us
             (&mut *sums.add(strip * 16).cast::<[f32; 16]>(), std::slice::from_raw_parts(rows, len))
         };
         for row in rows {
-            for (sum, &word) in sums.iter_mut().zip(row) {
-                *sum = match numbers {
-                    Numbers::F32 => *sum + word,
-                    Numbers::Bf16 => *sum + halves(word).0 + halves(word).1,
-                };
+            for (sum, value) in sums.iter_mut().zip(row) {
+                *sum += value;
             }
         }
     }
@@ -190,21 +195,34 @@ pub fn transpose_rows(matrix: MatRef<'_>, panel: &mut [f32]) {
 }
 
 /// Two rows as one of words: `word[c] = (low[c], high[c])`, zeros beyond both.
+#[inline(always)]
 pub fn pair_row<const ROUND: bool>(low: &[f32], high: Option<&[f32]>, words: &mut [f32]) {
-    words.fill(0.0);
-    for (c, (word, &low)) in words.iter_mut().zip(low).enumerate() {
-        *word = pair::<ROUND>(low, high.map_or(0.0, |high| high[c]));
+    let (words, rest) = words.split_at_mut(low.len());
+    match high {
+        Some(high) => {
+            for ((word, low), high) in words.iter_mut().zip(low).zip(high) {
+                *word = pair::<ROUND>(*low, *high);
+            }
+        }
+        None => words.iter_mut().zip(low).for_each(|(word, low)| *word = pair::<ROUND>(*low, 0.0)),
     }
+    rest.fill(0.0);
 }
 
 /// Neighbours of a row as words: `word[i] = (values[2i], values[2i + 1])`, zero behind the last.
+#[inline(always)]
 pub fn pair_neighbours<const ROUND: bool>(values: &[f32], words: &mut [f32]) {
-    for (word, pair_of) in words.iter_mut().zip(values.chunks(2)) {
-        *word = pair::<ROUND>(pair_of[0], pair_of.get(1).copied().unwrap_or(0.0));
+    let (pairs, last) = values.as_chunks::<2>();
+    for (word, [low, high]) in words.iter_mut().zip(pairs) {
+        *word = pair::<ROUND>(*low, *high);
+    }
+    if let [low] = last {
+        words[pairs.len()] = pair::<ROUND>(*low, 0.0);
     }
 }
 
 /// The upper halves of two numbers in one word, the first in its lower half.
+#[inline(always)]
 fn pair<const ROUND: bool>(low: f32, high: f32) -> f32 {
     let upper = |value: f32| (if ROUND { to_nearest_bf16(value) } else { value }).to_bits() >> 16;
     f32::from_bits(upper(high) << 16 | upper(low))

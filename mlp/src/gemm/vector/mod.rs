@@ -5,6 +5,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod fallback;
+#[cfg(target_arch = "x86_64")]
+mod flushed;
 mod pairs;
 
 pub use pairs::{BAND_ROWS, pair_panel, pair_transposed_panel};
@@ -13,11 +15,11 @@ use super::{Finish, Left, Numbers, PANEL_COLS, Panels, Product, Right};
 use crate::vector::Tile;
 use headlong_device::MatRef;
 use headlong_device::vector::{Isa, has_bf16, isa};
-use pairs::{BAND_STRIDE, BAND_WORDS, pack_band, pair_rows};
+use pairs::{BAND_STRIDE, BAND_WORDS, pack_band, pair_rows, widen};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Depth of a block, in words ([`Numbers::words`]): a panel of this depth takes 32 KiB, two thirds of the first-level cache.
+/// Rows of a block of depth, of numbers or of words: a panel of this depth takes 32 KiB, two thirds of the first-level cache.
 const BLOCK_DEPTH: usize = 256;
 
 /// Rows of a packed strip of `A`, of which a microtile uses the first few: one cache line.
@@ -26,10 +28,82 @@ const STRIP_ROWS: usize = 16;
 /// Strips that a block of a tile takes at most: 304 KiB of stack, 266 rows in microtiles of 14.
 const MAX_STRIPS: usize = 19;
 
-/// Work for a microkernel: `rows × cols` elements of `C`, at most one panel wide. Depth and strides of `A` are in words.
+/// What microkernels multiply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Numbers of f32.
+    F32,
+    /// Words of two bf16, by instructions of their own.
+    Words,
+    /// bf16 as numbers of f32, two steps of depth at a time, with zeros for numbers below 2⁻¹²⁶.
+    Widened,
+}
+
+/// The microkernels of a product, chosen once for all of it, since tests change under way what is allowed.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernels {
+    isa: Isa,
+    /// What they multiply.
+    pub form: Form,
+}
+
+impl Kernels {
+    /// The fastest that this processor has.
+    pub fn of(numbers: Numbers) -> Self {
+        let isa = isa();
+        let form = match numbers {
+            Numbers::F32 => Form::F32,
+            Numbers::Bf16 if isa == Isa::Avx512 && has_bf16() => Form::Words,
+            Numbers::Bf16 => Form::Widened,
+        };
+        Self { isa, form }
+    }
+
+    /// Rows of the largest microtile.
+    fn max_rows(self) -> usize {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::MAX_ROWS,
+            _ => fallback::MAX_ROWS,
+        }
+    }
+
+    /// Most rows that a tile may have whose left factor is packed.
+    pub fn max_packed_rows(self) -> usize {
+        MAX_STRIPS * self.max_rows()
+    }
+}
+
+impl Form {
+    /// Rows that `words` of [`Numbers::words`] take in a packed block.
+    const fn rows(self, words: usize) -> usize {
+        match self {
+            Form::F32 | Form::Words => words,
+            Form::Widened => 2 * words,
+        }
+    }
+
+    /// Most words of a block.
+    const fn block_words(self) -> usize {
+        BLOCK_DEPTH / self.rows(1)
+    }
+}
+
+/// A block of a panel on the stack, in whole cache lines.
+#[repr(C, align(64))]
+struct PanelBlock([MaybeUninit<f32>; BLOCK_DEPTH * PANEL_COLS]);
+
+impl PanelBlock {
+    const fn new() -> Self {
+        Self([MaybeUninit::uninit(); BLOCK_DEPTH * PANEL_COLS])
+    }
+}
+
+/// Work for a microkernel: `rows × cols` elements of `C`, at most one panel wide. Depth and strides of `A` are in what its form says:
+/// numbers or words.
 #[derive(Clone, Copy)]
 struct Micro {
-    numbers: Numbers,
+    form: Form,
     a: *const f32,
     /// Elements from `a(i, k)` to `a(i + 1, k)` for [`Left::Rows`], to `a(i, k + 1)` for strips of [`Left::Columns`].
     a_stride: usize,
@@ -82,12 +156,10 @@ impl MicroFinish {
 }
 
 /// Computes the elements of `product` that `tile` covers.
-///
-/// Note: a product asks for the instruction set once, since tests change it under way.
-pub fn compute(isa: Isa, product: &Product<'_>, mut tile: Tile<'_>) {
+pub fn compute(kernels: Kernels, product: &Product<'_>, mut tile: Tile<'_>) {
     match product.right {
-        Right::Panels(panels) => with_panels(isa, product, &panels, &mut tile),
-        Right::Rows(matrix) => with_rows(isa, product, matrix, &mut tile),
+        Right::Panels(panels) => with_panels(kernels, product, &panels, &mut tile),
+        Right::Rows(matrix) => with_rows(kernels, product, matrix, &mut tile),
     }
 }
 
@@ -111,16 +183,22 @@ enum Source {
 
 /// Panel after panel, each in its whole depth: the tile's rows of `A` stay in the second-level cache, those of `C` under a
 /// panel in the first, and the panels stream by, asked for one block ahead.
-fn with_panels(isa: Isa, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
+fn with_panels(kernels: Kernels, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
     let words = 0..product.numbers.words(panels.depth);
-    match product.numbers {
-        Numbers::F32 => over_panels(isa, product, panels, tile, (words, Source::Matrix)),
-        Numbers::Bf16 => with_band(isa, product, panels, tile, words),
+    match kernels.form {
+        Form::F32 | Form::Widened => over_panels(kernels, product, panels, tile, (words, Source::Matrix)),
+        Form::Words => with_band(kernels, product, panels, tile, words),
     }
 }
 
 /// Stretch after stretch of depth: the tile's rows of `A` are packed once, then all panels pass by.
-fn with_band(isa: Isa, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>, words: Range<usize>) {
+fn with_band(
+    kernels: Kernels,
+    product: &Product<'_>,
+    panels: &Panels<'_>,
+    tile: &mut Tile<'_>,
+    words: Range<usize>,
+) {
     let mut packed = MaybeUninit::<[f32; BAND_ROWS * BAND_STRIDE]>::uninit();
     let Left::Rows(left) = product.left else {
         unreachable!("`check` lets panels stand only beside rows");
@@ -129,28 +207,33 @@ fn with_band(isa: Isa, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Ti
         let rows = tile.first_row..tile.first_row + tile.rows();
         let band = pack_band(left, rows, stretch.clone(), &mut packed);
         let source = Source::Band { words: band, first: stretch.start };
-        over_panels(isa, product, panels, tile, (stretch, source));
+        over_panels(kernels, product, panels, tile, (stretch, source));
     }
 }
 
 /// All panels of a tile, over the depth `words` of `A` where `source` says.
 fn over_panels(
-    isa: Isa,
+    kernels: Kernels,
     product: &Product<'_>,
     panels: &Panels<'_>,
     tile: &mut Tile<'_>,
     (words, source): (Range<usize>, Source),
 ) {
     let whole = product.numbers.words(panels.depth);
+    let mut widened = PanelBlock::new();
     for col in (0..tile.cols()).step_by(PANEL_COLS) {
         let panel = (tile.first_col + col) / PANEL_COLS;
-        for block in blocks(words.clone(), BLOCK_DEPTH) {
+        for block in blocks(words.clone(), kernels.form.block_words()) {
             let (start, end) = (panel * whole + block.start, panel * whole + block.end);
-            let b = panels.data[start * PANEL_COLS..].as_ptr();
+            let packed = &panels.data[start * PANEL_COLS..end * PANEL_COLS];
+            let b = match kernels.form {
+                Form::F32 | Form::Words => packed.as_ptr(),
+                Form::Widened => widen(packed, &mut widened),
+            };
             // The panels lie in the order in which they are read.
             let following = panels.data.get(end * PANEL_COLS..).map_or(b, <[f32]>::as_ptr);
             let len = block.len();
-            column(isa, product, tile, col, (source, b), block, &|call| match call {
+            column(kernels, product, tile, col, (source, b), block, &|call| match call {
                 // Two lines a step of depth: the first two microtiles ask for all of them.
                 0 | 1 => Ahead { start: following.wrapping_add(call * len * 16), stride: 16 },
                 _ => Ahead { start: b, stride: 0 },
@@ -161,32 +244,32 @@ fn over_panels(
 
 /// Block after block of depth: the block's part of `A` is packed once, then panel after panel of `B`, all on the stack; the
 /// rows of the next block are asked for meanwhile.
-fn with_rows(isa: Isa, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
+fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
     let mut packed_a = MaybeUninit::<[f32; MAX_STRIPS * BLOCK_DEPTH * STRIP_ROWS]>::uninit();
-    let mut packed_b = MaybeUninit::<[f32; BLOCK_DEPTH * PANEL_COLS]>::uninit();
+    let mut packed_b = PanelBlock::new();
     let Left::Columns(left) = product.left else {
         unreachable!("`check` lets plain rows stand only beside columns");
     };
-    let numbers = product.numbers;
-    let parts = tile.rows().div_ceil(max_rows(isa));
+    let (numbers, form) = (product.numbers, kernels.form);
+    let parts = tile.rows().div_ceil(kernels.max_rows());
     let (row, col) = (tile.first_row, tile.first_col);
     // A microtile asks for one line of as many rows as a block has words; of bf16 twice as many rows come.
     let halves = numbers.before(1);
     let lines = (halves * tile.cols().div_ceil(16), halves * tile.rows().div_ceil(16));
     let spacing = (tile.cols().div_ceil(PANEL_COLS) * parts / (lines.0 + lines.1)).max(1);
-    for block in blocks(0..numbers.words(matrix.rows()), BLOCK_DEPTH) {
+    for block in blocks(0..numbers.words(matrix.rows()), form.block_words()) {
         let next = numbers.before(block.end);
         let rows = row..row + tile.rows();
-        let a = pack_strips(numbers, left, block.clone(), rows, parts, &mut packed_a);
+        let a = pack_strips(form, left, block.clone(), rows, parts, &mut packed_a);
         if let Some(sums) = &mut tile.beside {
             // SAFETY: the strips were just packed, with zeros where they have no row.
-            unsafe { add_strips(numbers, a, (parts, block.len()), sums) };
+            unsafe { add_strips(kernels, a, (parts, form.rows(block.len())), sums) };
         }
         for panel in 0..tile.cols().div_ceil(PANEL_COLS) {
             let first = panel * PANEL_COLS;
             let cols = col + first..col + (first + PANEL_COLS).min(tile.cols());
-            let b = pack_panel(numbers, matrix, block.clone(), cols, &mut packed_b);
-            column(isa, product, tile, first, (Source::Strips(a), b), block.clone(), &|part| {
+            let b = pack_panel(form, matrix, block.clone(), cols, &mut packed_b);
+            column(kernels, product, tile, first, (Source::Strips(a), b), block.clone(), &|part| {
                 let call = panel * parts + part;
                 // Spread over the block, so that they do not queue up.
                 let line = if call.is_multiple_of(spacing) { call / spacing } else { usize::MAX };
@@ -209,7 +292,7 @@ fn with_rows(isa: Isa, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Til
 ///
 /// # Safety
 /// `parts` strips of `len` rows lie at `strips`.
-unsafe fn add_strips(numbers: Numbers, strips: *const f32, (parts, len): (usize, usize), sums: &mut [f32]) {
+unsafe fn add_strips(kernels: Kernels, strips: *const f32, (parts, len): (usize, usize), sums: &mut [f32]) {
     let rows = sums.len();
     let strip = |part: usize| part * rows / parts..(part + 1) * rows / parts;
     let mut lanes = [[0.0_f32; STRIP_ROWS]; MAX_STRIPS];
@@ -218,10 +301,12 @@ unsafe fn add_strips(numbers: Numbers, strips: *const f32, (parts, len): (usize,
     }
     // SAFETY: passed on to the caller; there are MAX_STRIPS rows of lanes.
     unsafe {
-        match isa() {
+        match kernels.isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::add_strips(numbers, strips, (parts, len), lanes.as_mut_ptr().cast()),
-            _ => fallback::add_strips(numbers, strips, (parts, len), lanes.as_mut_ptr().cast()),
+            Isa::Avx512 => avx512::add_strips(kernels.form, strips, (parts, len), lanes.as_mut_ptr().cast()),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::add_strips(strips, (parts, len), lanes.as_mut_ptr().cast()),
+            _ => fallback::add_strips(strips, (parts, len), lanes.as_mut_ptr().cast()),
         }
     }
     for (part, lanes) in lanes.iter().enumerate().take(parts) {
@@ -229,25 +314,11 @@ unsafe fn add_strips(numbers: Numbers, strips: *const f32, (parts, len): (usize,
     }
 }
 
-/// Most rows that a tile may have whose left factor is packed.
-pub fn max_packed_rows(isa: Isa) -> usize {
-    MAX_STRIPS * max_rows(isa)
-}
-
-/// Rows of the largest microtile.
-fn max_rows(isa: Isa) -> usize {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => avx512::MAX_ROWS,
-        _ => fallback::MAX_ROWS,
-    }
-}
-
 /// One panel of columns of a tile over one block of depth: all its rows, microtile by microtile.
 ///
 /// `block` is in words; `ahead(n)` says what microtile `n` asks for.
 fn column(
-    isa: Isa,
+    kernels: Kernels,
     product: &Product<'_>,
     tile: &mut Tile<'_>,
     col: usize,
@@ -255,15 +326,17 @@ fn column(
     block: Range<usize>,
     ahead: &dyn Fn(usize) -> Ahead,
 ) {
-    let last = block.end == product.numbers.words(product.shape().0.1);
+    let (numbers, form) = (product.numbers, kernels.form);
+    let depth = product.shape().0.1;
+    let last = block.end == numbers.words(depth);
     // Microtiles as even as can be: 64 rows are 13 + 13 + 13 + 13 + 12, not 14 + 14 + 14 + 14 + 8.
-    let (rows, parts) = (tile.rows(), tile.rows().div_ceil(max_rows(isa)));
+    let (rows, parts) = (tile.rows(), tile.rows().div_ceil(kernels.max_rows()));
     for part in 0..parts {
         let (first, end) = (part * rows / parts, (part + 1) * rows / parts);
         let row = tile.first_row + first;
         let (a, a_stride, columns) = match (source, product.left) {
             (Source::Matrix, Left::Rows(a) | Left::Columns(a)) => {
-                (a.row(row)[block.start..].as_ptr(), a.stride(), false)
+                (a.row(row)[numbers.before(block.start)..].as_ptr(), a.stride(), false)
             }
             (Source::Band { words, first: before }, _) => {
                 // SAFETY: row `first` of the tile was packed before, from word `before` on.
@@ -271,16 +344,20 @@ fn column(
             }
             (Source::Strips(strips), _) => {
                 // SAFETY: strip `part` of the block was packed before.
-                (unsafe { strips.add(part * block.len() * STRIP_ROWS) }, STRIP_ROWS, true)
+                (unsafe { strips.add(part * form.rows(block.len()) * STRIP_ROWS) }, STRIP_ROWS, true)
             }
         };
         let micro = Micro {
-            numbers: product.numbers,
+            form,
             a,
             a_stride,
             columns,
             b,
-            depth: block.len(),
+            depth: match (form, columns) {
+                // Rows of the matrix end where they end.
+                (Form::Widened, false) => depth.min(2 * block.end) - 2 * block.start,
+                _ => form.rows(block.len()),
+            },
             // SAFETY: `first` and `col` are inside the tile.
             c: unsafe { tile.as_mut_ptr().add(first * tile.stride() + col) },
             c_stride: tile.stride(),
@@ -294,92 +371,87 @@ fn column(
             ahead: ahead(part),
         };
         // SAFETY: `check` and the loops above keep every pointer's range inside its matrix.
-        unsafe { run(isa, &micro) };
+        unsafe { run(kernels.isa, &micro) };
     }
 }
 
 /// Runs the microkernel of `isa`.
 ///
 /// # Safety
-/// The processor has `isa`. The pointers of `micro` cover what its shape says, which one microtile can hold.
+/// The processor has `isa`, and bf16's instructions for words. The pointers of `micro` cover what its shape says, which one microtile
+/// can hold.
 unsafe fn run(isa: Isa, micro: &Micro) {
     // SAFETY: passed on to the caller.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if micro.numbers == Numbers::F32 => avx512::run(micro),
+            Isa::Avx512 => avx512::run(micro),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if has_bf16() => avx512::run_bf16(micro),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx2 => run_small(avx2::run, micro),
-            _ => run_small(fallback::run, micro),
-        }
-    }
-}
-
-/// Runs a microkernel of [`fallback`] or [`avx2`] on parts of a microtile that may be AVX-512's, of more rows than it has.
-///
-/// # Safety
-/// As [`run`].
-unsafe fn run_small(kernel: unsafe fn(&Micro), micro: &Micro) {
-    for first in (0..micro.rows).step_by(fallback::MAX_ROWS) {
-        let row_step = if micro.columns { 1 } else { micro.a_stride };
-        let mut finish = micro.finish;
-        if !finish.mask.is_null() {
-            finish.mask = finish.mask.wrapping_add(first * finish.mask_stride);
-        }
-        // SAFETY: rows from `first` on are inside the microtile.
-        unsafe {
-            let (a, c) = (micro.a.add(first * row_step), micro.c.add(first * micro.c_stride));
-            let rows = fallback::MAX_ROWS.min(micro.rows - first);
-            kernel(&Micro { a, c, rows, finish, ..*micro });
+            Isa::Avx2 => avx2::run(micro),
+            _ => fallback::run(micro),
         }
     }
 }
 
 /// Packs a block of `matrix`, in words, as a panel on the stack, zeros beyond its columns.
 fn pack_panel(
-    numbers: Numbers,
+    form: Form,
     matrix: MatRef<'_>,
     depth: Range<usize>,
     cols: Range<usize>,
-    packed: &mut MaybeUninit<[f32; BLOCK_DEPTH * PANEL_COLS]>,
+    packed: &mut PanelBlock,
 ) -> *const f32 {
-    assert!(depth.len() <= BLOCK_DEPTH && cols.len() <= PANEL_COLS, "a block fits its buffer");
-    let start = packed.as_mut_ptr().cast::<f32>();
+    assert!(form.rows(depth.len()) <= BLOCK_DEPTH && cols.len() <= PANEL_COLS, "a block fits its buffer");
+    let start = packed.0.as_mut_ptr().cast::<f32>();
     // SAFETY: rows of the panel lie inside the buffer; each is written in full, so that no element stays unset.
+    unsafe { pack_block::<2>(form, matrix, depth, cols, start) };
+    start
+}
+
+/// Packs a block, in words, of the columns `cols` of `matrix` in the form that is multiplied, as rows of `VECTORS · 16`.
+///
+/// # Safety
+/// `target` has room for all rows; there are at most `VECTORS · 16` columns.
+unsafe fn pack_block<const VECTORS: usize>(
+    form: Form,
+    matrix: MatRef<'_>,
+    words: Range<usize>,
+    cols: Range<usize>,
+    target: *mut f32,
+) {
+    // SAFETY: passed on to the caller; zeros stand for the number that the last word lacks.
     unsafe {
-        match numbers {
-            Numbers::F32 => copy_rows::<2>(matrix, depth, cols, start),
-            Numbers::Bf16 => pair_rows::<2, false>(matrix, depth, cols, start),
+        match form {
+            Form::F32 => copy_rows::<VECTORS>(matrix, words, cols, target),
+            Form::Words => pair_rows::<VECTORS, false>(matrix, words, cols, target),
+            Form::Widened => {
+                let depth = 2 * words.start..matrix.rows().min(2 * words.end);
+                let (len, room) = (depth.len(), 2 * words.len());
+                copy_rows::<VECTORS>(matrix, depth, cols, target);
+                target.add(len * VECTORS * 16).write_bytes(0, (room - len) * VECTORS * 16);
+            }
         }
     }
-    start
 }
 
 /// Packs a block, in words, of the columns `rows` of `matrix` as `parts` strips: `strip[k·16 + i] = matrix(k, first row + i)`,
 /// zeros beyond the rows of the strip.
 fn pack_strips(
-    numbers: Numbers,
+    form: Form,
     matrix: MatRef<'_>,
     depth: Range<usize>,
     rows: Range<usize>,
     parts: usize,
     packed: &mut MaybeUninit<[f32; MAX_STRIPS * BLOCK_DEPTH * STRIP_ROWS]>,
 ) -> *const f32 {
-    assert!(depth.len() <= BLOCK_DEPTH && parts <= MAX_STRIPS, "a block fits its buffer");
+    let room = form.rows(depth.len()) * STRIP_ROWS;
+    assert!(room <= BLOCK_DEPTH * STRIP_ROWS && parts <= MAX_STRIPS, "a block fits its buffer");
     let start = packed.as_mut_ptr().cast::<f32>();
     for part in 0..parts {
         let len = rows.len();
         let strip = rows.start + part * len / parts..rows.start + (part + 1) * len / parts;
         // SAFETY: rows of strip `part` lie inside the buffer; each is written in full.
-        unsafe {
-            let target = start.add(part * depth.len() * STRIP_ROWS);
-            match numbers {
-                Numbers::F32 => copy_rows::<1>(matrix, depth.clone(), strip, target),
-                Numbers::Bf16 => pair_rows::<1, false>(matrix, depth.clone(), strip, target),
-            }
-        }
+        unsafe { pack_block::<1>(form, matrix, depth.clone(), strip, start.add(part * room)) };
     }
     start
 }
@@ -399,6 +471,9 @@ pub fn transpose_panel(matrix: MatRef<'_>, rows: Range<usize>, panel: &mut [f32]
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has AVX-512; the panel has a row for each column, by the line above.
         Isa::Avx512 => unsafe { avx512::transpose_rows(rows, panel.as_mut_ptr()) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above, of AVX2.
+        Isa::Avx2 => unsafe { avx2::transpose_rows(rows, panel.as_mut_ptr()) },
         _ => fallback::transpose_rows(rows, panel),
     }
 }
@@ -426,6 +501,10 @@ unsafe fn copy_rows<const VECTORS: usize>(
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 avx512::copy_rows::<VECTORS>((source, matrix.stride()), depth.len(), cols.len(), target)
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                avx2::copy_rows::<VECTORS>((source, matrix.stride()), depth.len(), cols.len(), target)
             }
             _ => fallback::copy_rows::<VECTORS>((source, matrix.stride()), depth.len(), cols.len(), target),
         }

@@ -1,10 +1,11 @@
 //! Packing bf16: words of two neighbours in depth, the first in the lower half.
 
+use super::{PANEL_COLS, PanelBlock, fallback};
 #[cfg(target_arch = "x86_64")]
-use super::avx512;
-use super::{PANEL_COLS, fallback};
+use super::{avx2, avx512};
 use headlong_device::MatRef;
 use headlong_device::vector::{Isa, isa};
+use headlong_device::vectorized;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -55,7 +56,12 @@ unsafe fn pair_neighbours<const ROUND: bool>(values: &[f32], target: *mut f32) {
         _ => {
             // SAFETY: passed on to the caller; words are written before they are read.
             let words = unsafe { std::slice::from_raw_parts_mut(target, values.len().div_ceil(2)) };
-            fallback::pair_neighbours::<ROUND>(values, words);
+            match isa() {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the processor has AVX2 and FMA.
+                Isa::Avx2 => unsafe { avx2::pair_neighbours::<ROUND>(values, words) },
+                _ => fallback::pair_neighbours::<ROUND>(values, words),
+            }
         }
     }
 }
@@ -89,7 +95,37 @@ pub unsafe fn pair_rows<const VECTORS: usize, const ROUND: bool>(
             let target = unsafe { std::slice::from_raw_parts_mut(target, words.len() * VECTORS * 16) };
             for (low, words) in rows.clone().step_by(2).zip(target.chunks_exact_mut(VECTORS * 16)) {
                 let high = (low + 1 < rows.end).then(|| &matrix.row(low + 1)[cols.clone()]);
-                fallback::pair_row::<ROUND>(&matrix.row(low)[cols.clone()], high, words);
+                let low = &matrix.row(low)[cols.clone()];
+                match isa() {
+                    #[cfg(target_arch = "x86_64")]
+                    // SAFETY: the processor has AVX2 and FMA.
+                    Isa::Avx2 => unsafe { avx2::pair_row::<ROUND>(low, high, words) },
+                    _ => fallback::pair_row::<ROUND>(low, high, words),
+                }
+            }
+        }
+    }
+}
+
+/// Writes the numbers of a block of a panel of words, a row for each step of depth.
+pub fn widen(words: &[f32], block: &mut PanelBlock) -> *const f32 {
+    let numbers = &mut block.0[..2 * words.len()];
+    match isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the processor has AVX-512; there is room for two numbers a word, by the line above.
+        Isa::Avx512 => unsafe { avx512::widen(words, numbers.as_mut_ptr().cast()) },
+        _ => widen_rows(words, numbers),
+    }
+    block.0.as_ptr().cast()
+}
+
+vectorized! {
+    fn widen_rows(words: &[f32], numbers: &mut [MaybeUninit<f32>]) {
+        for (words, numbers) in words.chunks_exact(PANEL_COLS).zip(numbers.chunks_exact_mut(2 * PANEL_COLS)) {
+            let (even, odd) = numbers.split_at_mut(PANEL_COLS);
+            for ((word, even), odd) in words.iter().zip(even).zip(odd) {
+                even.write(f32::from_bits(word.to_bits() << 16));
+                odd.write(f32::from_bits(word.to_bits() & 0xffff_0000));
             }
         }
     }

@@ -143,7 +143,11 @@ impl Network {
     fn fill(&self, stream: &Stream, make: Make) {
         let (x0, case) = (self.cross.input().first_rows(self.case.samples), self.case);
         let fill = |mat: &Mat, data: &[f32]| match mat.dtype() {
-            headlong_device::DType::F32 => mat.copy_from(data).unwrap(),
+            headlong_device::DType::F32 => {
+                let mut data = data.to_vec();
+                self.cross.compute.rounding().iter().for_each(|rounding| rounding.round_all(&mut data));
+                mat.copy_from(&data).unwrap();
+            }
             _ => {
                 let from = frozen_on(stream, "values", mat.rows(), mat.cols(), data);
                 crate::linear::copy_rounded(stream.cuda_body(), std::iter::once((&from, mat)));

@@ -13,7 +13,7 @@ struct Case {
 }
 
 /// Shapes of the golden run, the fixture, Criteo at 16, 64 and 128, odd ones, and more vectors than fit any register file.
-const CASES: [Case; 10] = [
+const CASES: [Case; 12] = [
     Case { samples: 2, vectors: 3, dim: 2 },
     Case { samples: 5, vectors: 4, dim: 8 },
     Case { samples: 37, vectors: 26, dim: 16 },
@@ -23,6 +23,8 @@ const CASES: [Case; 10] = [
     Case { samples: 2, vectors: 12, dim: 50 },
     Case { samples: 2, vectors: 70, dim: 20 },
     Case { samples: 2, vectors: 20, dim: 150 },
+    Case { samples: 2, vectors: 9, dim: 75 },
+    Case { samples: 2, vectors: 63, dim: 31 },
     Case { samples: 2, vectors: 0, dim: 5 },
 ];
 

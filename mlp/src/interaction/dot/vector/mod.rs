@@ -1,5 +1,7 @@
-//! Kernels of one sample: for AVX-512 by hand, for everything else by the compiler, with the same bits.
+//! Kernels of one sample: for AVX-512 and AVX2 by hand, for everything else by the compiler, with the same bits.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
@@ -46,6 +48,12 @@ pub fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f32]) {
         Isa::Avx512 if count <= avx512::MAX_FEATURES => unsafe {
             avx512::short_products(features, products, ahead)
         },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the processor has AVX2 and FMA; the list is as long as asserted.
+        Isa::Avx2 if long => unsafe { avx2::long_products(features, products) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above, and rows are few and short enough.
+        Isa::Avx2 if count <= avx2::MAX_FEATURES => unsafe { avx2::short_products(features, products) },
         _ if long => plain_long_products(features, products),
         _ => plain_short_products(features, products),
     }
@@ -69,6 +77,11 @@ pub fn gradients(
         // SAFETY: the processor has AVX-512; the lists are as long as asserted.
         Isa::Avx512 if count <= avx512::MAX_FEATURES => unsafe {
             avx512::gradients(features, gradient, (d_bottom, d_vectors), ahead)
+        },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the processor has AVX2 and FMA; the lists are as long as asserted.
+        Isa::Avx2 if count <= avx2::MAX_FEATURES => unsafe {
+            avx2::gradients(features, gradient, (d_bottom, d_vectors))
         },
         _ => plain_gradients(features, gradient, d_bottom, d_vectors),
     }
