@@ -8,8 +8,10 @@
 //! `pareto(0.25)` cut to 32 bits and taken modulo the rows.
 //!
 //! # Memory and time
-//! Σ rows · (H − 1) · 4 bytes ([`MultiHot::bytes_needed`]); at MLPerf's sizes 23 GB, drawn in about a minute by one thread: the order of
-//! draws is what has to be numpy's. Expanding allocates nothing once buffers have grown.
+//! Σ rows · (H − 1) · 4 bytes ([`MultiHot::bytes_needed`]); at MLPerf's sizes 23 GB, drawn by one thread: the order of draws is what has to
+//! be numpy's. Under a bound ([`MultiHotSpec::memory_bytes`]) only small tables are kept whole. Of the others the generator's state is kept
+//! every so many rows, from which a row's numbers are made again, and a cache of rows that came last. The bags are the same. Expanding
+//! allocates nothing once buffers have grown.
 //!
 //! # Errors
 //! [`ReaderError::Invalid`] for sizes that do not fit the tables, and for memory that the system refuses.
@@ -18,10 +20,12 @@
 //! mlcommons/training, `recommendation_v2/torchrec_dlrm/data/multi_hot_criteo.py` and `scripts/materialize_synthetic_multihot_dataset.py`;
 //! Matsumoto and Nishimura, "Mersenne Twister", ACM TOMACS 8(1), 1998.
 
+mod draws;
 mod mt19937;
 #[cfg(test)]
 mod tests;
 
+use draws::{Draws, Shape};
 pub use mt19937::Mt19937;
 
 use std::sync::Arc;
@@ -73,14 +77,17 @@ pub struct MultiHotSpec {
     pub distribution: Distribution,
     /// Where numpy's generator starts: 0 for MLPerf's data.
     pub seed: u32,
+    /// Most memory for them; none: as much as all take. The bags are the same.
+    pub memory_bytes: Option<u64>,
 }
 
 /// The bags of all rows of all tables.
 #[derive(Debug)]
 pub struct MultiHot {
+    rows: Vec<u64>,
     sizes: Vec<u32>,
-    /// Of each table, its rows' other ids: rows × (H − 1).
-    others: Vec<Vec<u32>>,
+    /// Of each table, its rows' other ids: H − 1 for each.
+    others: Vec<Draws>,
 }
 
 impl MultiHot {
@@ -101,28 +108,23 @@ impl MultiHot {
             )));
         }
         let mut random = Mt19937::new(spec.seed);
-        let draw = |(&rows, &size)| draw(&mut random, spec.distribution, rows, size);
-        let others = rows.iter().zip(&spec.sizes).map(draw).collect::<Result<_>>()?;
-        Ok(Self { sizes: spec.sizes.clone(), others })
+        let shapes = shapes(rows, &spec.sizes, spec.distribution);
+        let holdings = draws::hold(&shapes, spec.memory_bytes);
+        let drawn = shapes.into_iter().zip(holdings);
+        let others = drawn.map(|(shape, holding)| Draws::new(shape, holding, &mut random));
+        Ok(Self { rows: rows.to_vec(), sizes: spec.sizes.clone(), others: others.collect::<Result<_>>()? })
     }
 
-    /// Bytes that the draws take.
-    pub fn bytes_needed(rows: &[u64], sizes: &[u32]) -> u64 {
-        rows.iter().zip(sizes).map(|(rows, size)| rows * u64::from(size.saturating_sub(1)) * 4).sum()
+    /// Bytes that the draws take, `memory_bytes` at most as far as that is possible: [`MultiHotSpec::memory_bytes`].
+    pub fn bytes_needed(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> u64 {
+        let shapes = shapes(rows, sizes, Distribution::default());
+        let holdings = draws::hold(&shapes, memory_bytes);
+        shapes.iter().zip(holdings).map(|(shape, holding)| draws::bytes(shape, holding)).sum()
     }
 
     /// Ids a sample in each column.
     pub fn sizes(&self) -> &[u32] {
         &self.sizes
-    }
-
-    /// The bag of `row` in the table of `column`, but for `row` itself.
-    ///
-    /// # Panics
-    /// If there is no such column or row.
-    pub fn others(&self, column: usize, row: u64) -> &[u32] {
-        let count = self.sizes[column] as usize - 1;
-        &self.others[column][row as usize * count..][..count]
     }
 
     /// Makes bags of one row each into whole ones.
@@ -148,9 +150,8 @@ impl MultiHot {
     /// [`ReaderError::Invalid`] for an id that is no row of its table, naming column and id.
     pub fn expand_samples(&self, sparse: &mut [IdBags], buffer: &mut Vec<u64>) -> Result<()> {
         for (column, bags) in sparse.iter_mut().enumerate() {
-            let count = self.sizes[column] as usize - 1;
-            let rows = self.others[column].len().checked_div(count).unwrap_or(usize::MAX);
-            if let Some(id) = bags.ids.iter().find(|&&id| id >= rows as u64) {
+            let rows = if self.sizes[column] == 1 { u64::MAX } else { self.rows[column] };
+            if let Some(id) = bags.ids.iter().find(|&&id| id >= rows) {
                 let message =
                     format!("multi-hot: C{}: id {id} is none of the table's {rows} rows", column + 1);
                 return Err(invalid(message));
@@ -183,34 +184,18 @@ impl MultiHot {
 
     fn fill(&self, column: usize, rows: &[u64], to: &mut Vec<u64>) {
         to.clear();
-        for &row in rows {
-            to.push(row);
-            to.extend(self.others(column, row).iter().map(|&other| u64::from(other)));
-        }
+        self.others[column].fill(rows, self.sizes[column] as usize - 1, to);
     }
 }
 
-/// The other ids of all rows of one table.
-fn draw(random: &mut Mt19937, distribution: Distribution, rows: u64, size: u32) -> Result<Vec<u32>> {
-    let count = rows as usize * (size as usize - 1);
-    let mut others = Vec::new();
-    others.try_reserve_exact(count).map_err(|_| {
-        let needed = count as u64 * 4;
-        invalid(format!(
-            "multi-hot: the system refuses {needed} bytes for a table of {rows} rows of {size} ids"
-        ))
-    })?;
-    others.extend((0..count).map(|_| match distribution {
-        Distribution::Uniform => random.below(rows),
-        Distribution::Pareto => to_i32(random.pareto(PARETO_SHAPE)).rem_euclid(rows as i64) as u32,
-    }));
-    Ok(others)
-}
-
-/// As numpy's `astype(int32)` on x86-64: the fraction is cut off, and what does not fit becomes the smallest number.
-fn to_i32(value: f64) -> i64 {
-    let fits = value < 2_147_483_648.0;
-    i64::from(if fits { value as i32 } else { i32::MIN })
+/// What is drawn for each table.
+fn shapes(rows: &[u64], sizes: &[u32], distribution: Distribution) -> Vec<Shape> {
+    let shape = |(&rows, &size): (&u64, &u32)| Shape {
+        rows,
+        per_row: u64::from(size.saturating_sub(1)),
+        distribution,
+    };
+    rows.iter().zip(sizes).map(shape).collect()
 }
 
 fn invalid(message: String) -> ReaderError {
