@@ -353,6 +353,10 @@ impl EmbeddingSet {
         self.tables[table].lock()
     }
 
+    pub(crate) fn table_slot(&self, table: usize) -> &TableSlot {
+        &self.tables[table]
+    }
+
     /// Columns of the matrix of vectors: the sum of all dims.
     pub fn width(&self) -> usize {
         self.width

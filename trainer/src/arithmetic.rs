@@ -5,7 +5,7 @@
 
 use crate::bench::peak::{Factors, multiply_add_gflops};
 use crate::config::{Config, Interaction, Precision};
-use crate::plan::top_input_width;
+use crate::plan::{samples_per_step, top_input_width};
 use headlong_device::Stream;
 
 /// FLOP of one training sample in the stages that have any.
@@ -18,34 +18,42 @@ pub struct Arithmetic {
 #[derive(Debug, Clone)]
 pub struct Ceiling {
     arithmetic: Arithmetic,
-    /// Samples of one step on one rank.
+    /// Samples of one step, over all ranks.
     samples: f64,
-    /// What the threads of a rank can do at most.
+    ranks: usize,
+    /// What the threads of this process can do at most, and how many of its ranks share that.
     peak_gflops: f64,
+    ranks_here: usize,
 }
 
 impl Ceiling {
-    /// Measures what `threads` threads do at most in the precision that `config` trains in, for about a tenth of a second.
-    pub fn measure(config: &Config, threads: usize) -> Self {
+    /// Measures what `threads` threads, which `ranks_here` ranks share, do at most in the precision that `config` trains in, for about a
+    /// tenth of a second.
+    pub fn measure(config: &Config, threads: usize, ranks_here: usize) -> Self {
         let factors = match config.train.precision {
             Precision::Bf16 => Factors::Bf16,
             _ => Factors::F32,
         };
-        let samples = config.train.batch_size as f64 / config.run.ranks.max(1) as f64;
+        let (samples, ranks) = (samples_per_step(config) as f64, config.run.ranks);
         let peak_gflops = multiply_add_gflops(&Stream::cpu(threads), factors, 5, 20);
-        Self { arithmetic: Arithmetic::of(config), samples, peak_gflops }
+        Self { arithmetic: Arithmetic::of(config), samples, ranks, peak_gflops, ranks_here }
     }
 
-    /// Part of the peak that a stage reached which took `seconds` in `steps` steps; none for one that computes no product.
+    /// Part of [`Self::gflops_of_rank`] that a stage of one rank reached which took `seconds` in `steps` steps; none for one that computes
+    /// no product.
     pub fn share(&self, stage: &str, steps: u64, seconds: f64) -> Option<f64> {
-        let flop = self.arithmetic.of_stage(stage);
-        let rate = |flop: u64| flop as f64 * self.samples * steps as f64 / seconds * 1e-9;
-        (flop > 0 && seconds > 0.0).then(|| rate(flop) / self.peak_gflops)
+        let flop = self.arithmetic.of_stage(stage) as f64 * self.samples / self.ranks as f64 * steps as f64;
+        (flop > 0.0 && seconds > 0.0).then(|| flop / seconds * 1e-9 / self.gflops_of_rank())
     }
 
-    /// What the threads can do at most, GFLOP/s.
+    /// What all threads can do at most, GFLOP/s.
     pub fn peak_gflops(&self) -> f64 {
         self.peak_gflops
+    }
+
+    /// One rank's even share of that.
+    pub fn gflops_of_rank(&self) -> f64 {
+        self.peak_gflops / self.ranks_here as f64
     }
 }
 
@@ -125,10 +133,15 @@ mod tests {
 
     #[test]
     fn a_share_is_work_over_time_over_the_peak() {
-        let ceiling = Ceiling { arithmetic: of("C1"), samples: 1000.0, peak_gflops: 100.0 };
+        let arithmetic = of("C1");
+        let ceiling = Ceiling { arithmetic, samples: 1000.0, ranks: 1, peak_gflops: 100.0, ranks_here: 1 };
         let flop = 2.0 * ceiling.arithmetic.of_stage("top_forward") as f64 * 1000.0;
         let share = ceiling.share("top_forward", 2, 0.5).unwrap();
         assert!((share - flop / 0.5 / 1e11).abs() < 1e-9, "{share}");
         assert_eq!(ceiling.share("route", 2, 0.5), None);
+        // Each of two ranks has half of the samples and half of the threads, or half of the samples and all threads of its process.
+        let two =
+            |ranks_here| Ceiling { ranks: 2, ranks_here, ..ceiling.clone() }.share("top_forward", 2, 0.5);
+        assert_eq!((two(2), two(1)), (Some(share), Some(share / 2.0)));
     }
 }

@@ -1,7 +1,7 @@
 //! `headlong data convert`: data of one format to another.
 
 use crate::cli::JsonOutput;
-use crate::config::TableRows;
+use crate::config::{TableRows, check_multi_hot_memory, multi_hot_memory_bytes};
 use crate::described::DescribedArguments;
 use crate::error::{Error, Result};
 use crate::output;
@@ -58,6 +58,12 @@ pub struct MultiHotArguments {
     /// Where numpy's generator starts; MLPerf: 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u32,
+    /// Most memory for what is drawn, in MiB; 0: all that it takes
+    #[arg(long, value_name = "MIB", default_value_t = 4096)]
+    pub memory_mib: u64,
+    /// The same in GiB
+    #[arg(long, value_name = "GIB", conflicts_with = "memory_mib")]
+    pub memory_gib: Option<u64>,
 }
 
 /// Converts.
@@ -73,15 +79,30 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
 /// # Errors
 /// As [`run`].
 pub fn run_multi_hot(arguments: &MultiHotArguments) -> Result<()> {
-    let MultiHotArguments { conversion, sizes, max_rows, distribution, seed } = arguments;
+    let MultiHotArguments { conversion, sizes, max_rows, distribution, seed, .. } = arguments;
     let sizes = if sizes.is_empty() { MLPERF_SIZES.to_vec() } else { sizes.clone() };
     let Some(rows) = rows(conversion, Format::Criteo, sizes.len())? else {
         return Err(Error::Usage("--rows: ids are drawn from the rows of each column's table".to_owned()));
     };
     let rows: Vec<u64> = rows.into_iter().map(|rows| rows.min(max_rows.unwrap_or(rows))).collect();
-    let spec = MultiHotSpec { sizes, distribution: *distribution, seed: *seed };
+    let memory_mib = arguments.memory_gib.map_or(arguments.memory_mib, |gib| gib.saturating_mul(1 << 10));
+    let memory_bytes = multi_hot_memory_bytes(memory_mib);
+    say_what_is_drawn(&rows, &sizes, memory_bytes)?;
+    let spec = MultiHotSpec { sizes, distribution: *distribution, seed: *seed, memory_bytes };
     let bags = MultiHot::new(&rows, &spec).map_err(Error::failed("multi-hot ids cannot be drawn"))?;
     convert_with(conversion, Some((rows, Arc::new(bags))))
+}
+
+/// The memory of what is drawn, before it is taken.
+fn say_what_is_drawn(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> Result<()> {
+    let [held, all] = [memory_bytes, None].map(|most| MultiHot::bytes_needed(rows, sizes, most));
+    let rest = if held < all {
+        format!(" of {}, the rest made again when it is asked for", bytes(all))
+    } else {
+        String::new()
+    };
+    eprintln!("multi-hot ids: {} of memory for what is drawn{rest}", bytes(held));
+    check_multi_hot_memory(rows, sizes, memory_bytes, "--memory-mib")
 }
 
 /// Converts; with bags, ids become these rows and then their bags.

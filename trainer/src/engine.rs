@@ -46,6 +46,8 @@ pub struct Engine {
     now: usize,
     primed: bool,
     sent: Sent,
+    /// Number of the step that was enqueued last.
+    latest: u64,
     /// Steps that were enqueued and whose loss is not known yet, oldest first.
     pending: VecDeque<Pending>,
     /// Losses that nobody has taken yet, oldest first.
@@ -104,6 +106,7 @@ impl Engine {
             now: 0,
             primed: false,
             sent: Sent::default(),
+            latest: 0,
             pending,
             finished,
             logits: Vec::new(),
@@ -204,6 +207,7 @@ impl Engine {
         self.sent.steps += 1;
         self.sent.intra_node_bytes += sent.intra_node_bytes();
         self.sent.inter_node_bytes += sent.inter_node_bytes();
+        self.latest = rates.number;
         self.pending.push_back(Pending { rates, slot: now, num_samples_of_all });
         self.now = other;
         self.primed = next.is_some();
@@ -218,8 +222,7 @@ impl Engine {
         while !self.pending.is_empty() {
             self.complete_oldest()?;
         }
-        let flagged = self.model.tables.check_flags();
-        flagged.map_err(|error| failed("a batch does not fit what was planned for the device", error))
+        self.model.check_flags(self.latest)
     }
 
     /// Hands the losses of steps that have ended to `take`, oldest first, each once.
@@ -286,7 +289,7 @@ impl Engine {
 
     /// Goes on where `former` stands, an engine of the same rank and model whose weights this one has already: batch of now, times, counts.
     pub(crate) fn take_over(&mut self, former: &mut Self) -> Result<()> {
-        (self.primed, self.sent) = (former.primed, former.sent);
+        (self.primed, self.sent, self.latest) = (former.primed, former.sent, former.latest);
         std::mem::swap(&mut self.finished, &mut former.finished);
         std::mem::swap(&mut self.recorder, &mut former.recorder);
         let (slot, former_slot) = (&self.model.slots[self.now], &former.model.slots[former.now]);

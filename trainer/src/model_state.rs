@@ -14,7 +14,9 @@ use crate::data::failed;
 use crate::digest::{chunks, read_error};
 use crate::table_state::{Group, find_groups};
 use headlong_device::Mat;
+use headlong_device::pool::Pool;
 use headlong_embedding::TableSpec;
+use headlong_embedding::hybrid::copy_weights;
 use std::sync::{Arc, PoisonError};
 
 impl Model {
@@ -182,19 +184,35 @@ impl Crew {
 impl Crew {
     /// Copies all weights and states to a crew of the same model.
     pub(crate) fn copy_state_to(&self, other: &mut Self) -> crate::error::Result<()> {
-        self.copy_tensors_to(Some(other), &|_| true)
+        self.copy_tensors_to(Some(other), &|_, _| true)
     }
 
-    /// Copies all weights, and no states, to a crew of the same model, whose tables may lie otherwise. Where ranks live in other processes,
-    /// all of them call it, and those that have no such crew only give their rows.
-    pub(crate) fn copy_weights_to(&self, other: Option<&mut Self>) -> crate::error::Result<()> {
-        self.copy_tensors_to(other, &|tensor| tensor.state.is_none())
+    /// Copies all weights, and no states, to a crew of the same model, whose tables may lie otherwise, by the threads of `pool`. Where ranks
+    /// live in other processes, all of them call it, and those that have no such crew only give their rows.
+    pub(crate) fn copy_weights_to(&self, other: Option<&mut Self>, pool: &Pool) -> crate::error::Result<()> {
+        let copied = match &other {
+            Some(other) if !self.has_remote_ranks() => self.copy_plain_tables_to(other, pool),
+            _ => Vec::new(),
+        };
+        self.copy_tensors_to(other, &|group, tensor| {
+            let is_there = group.is_some_and(|group| copied.get(group.table()) == Some(&true));
+            tensor.state.is_none() && !is_there
+        })
+    }
+
+    /// Says which tables it has copied.
+    fn copy_plain_tables_to(&self, other: &Self, pool: &Pool) -> Vec<bool> {
+        let [from, to] =
+            [self, other].map(|crew| (0..crew.len()).map(|rank| crew.engine(rank)).collect::<Vec<_>>());
+        let [from, to] =
+            [&from, &to].map(|ranks| ranks.iter().map(|rank| &rank.model().tables).collect::<Vec<_>>());
+        copy_weights(pool, &from, &to)
     }
 
     fn copy_tensors_to(
         &self,
         mut other: Option<&mut Self>,
-        is_wanted: &dyn Fn(TensorId) -> bool,
+        is_wanted: &dyn Fn(Option<&Group>, TensorId) -> bool,
     ) -> crate::error::Result<()> {
         let lost = |error| failed("the rows cannot be moved", error);
         // The other looks at its own tables first: writing goes by what it found.
@@ -203,7 +221,9 @@ impl Crew {
         }
         let mut values = Vec::new();
         let tensors = CheckpointSource::layout(self).tensors().map_err(lost)?;
-        for tensor in tensors.iter().filter(|tensor| is_wanted(tensor.id)) {
+        let groups = self.groups();
+        let group = |id: TensorId| (id.section != Section::Dense).then(|| &groups[id.index]);
+        for tensor in tensors.iter().filter(|tensor| is_wanted(group(tensor.id), tensor.id)) {
             for (first_row, rows) in chunks(tensor.width, 0, tensor.rows) {
                 values.resize((rows * tensor.width) as usize, 0.0);
                 self.read(tensor.id, first_row, &mut values)

@@ -131,6 +131,11 @@ fn gather_ids(model: &Model, ids: &[u64]) -> Vec<u64> {
 }
 
 impl Group {
+    /// Which table of the model it is of.
+    pub fn table(&self) -> usize {
+        self.table
+    }
+
     /// Fills those rows of a tensor that this rank holds.
     pub fn read(
         &self,

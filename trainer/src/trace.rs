@@ -117,6 +117,11 @@ impl Recorder {
         self.add_span(stage.name, stage.lane, start_us, (end_us - start_us) * 1e-6);
     }
 
+    /// Forgets the sums so far: those of steps that warm up. Spans stay.
+    pub fn forget_totals(&mut self) {
+        self.totals.clear();
+    }
+
     /// Every stage that ran, in the order of its first run.
     pub fn totals(&self) -> &[Total] {
         &self.totals
@@ -129,7 +134,7 @@ impl Recorder {
         let steps =
             self.totals.iter().find(|total| total.name == "dense_optimizer").map_or(0, |total| total.runs);
         let of_peak =
-            ceiling.map_or(String::new(), |ceiling| format!("  of {:.0} GFLOP/s", ceiling.peak_gflops()));
+            ceiling.map_or(String::new(), |ceiling| format!("  of {:.0} GFLOP/s", ceiling.gflops_of_rank()));
         let mut text = format!(
             "{:<24} {:<8} {:>9} {:>12} {:>7}{of_peak}\n",
             "stage", "lane", "runs", "us a run", "share"

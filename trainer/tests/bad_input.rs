@@ -2,8 +2,7 @@
 
 #![cfg(test)]
 
-mod run_support;
-
+use crate::run_support::{Place, Run, gzip, last_event, rows};
 use headlong::build::Model;
 use headlong::config::{Config, TableRows};
 use headlong::engine::{Engine, StepRates};
@@ -11,7 +10,6 @@ use headlong::lanes::Lanes;
 use headlong::trace::Recorder;
 use headlong_device::Stream;
 use headlong_reader::{Batch, Jagged};
-use run_support::{Place, Run, gzip, last_event, rows};
 use std::path::Path;
 
 /// Line 7 of the training file with one field replaced.

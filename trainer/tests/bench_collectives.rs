@@ -1,7 +1,6 @@
 //! `headlong bench all_reduce` and its siblings, as a user calls them.
 
-mod nccl_tests_output;
-
+use crate::nccl_tests_output;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};

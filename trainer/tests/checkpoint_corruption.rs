@@ -1,11 +1,8 @@
 //! No wrong byte is believed: every damage to every file is refused, and the file named.
 
 #[cfg(test)]
-mod checkpoint_support;
-
-#[cfg(test)]
 mod tests {
-    use super::checkpoint_support::{Toy, options, snapshot};
+    use crate::checkpoint_support::{Toy, options, snapshot};
     use headlong::checkpoint::{
         Blob, Checkpoint, CheckpointDirectory, CheckpointError, MANIFEST_FILE, Manifest, Select, Snapshot,
         newest,

@@ -1,14 +1,9 @@
 //! The exported file: names and values, and the same predictions in PyTorch.
 
 #[cfg(test)]
-mod checkpoint_support;
-#[cfg(test)]
-mod python_support;
-
-#[cfg(test)]
 mod tests {
-    use super::checkpoint_support::{options, state};
-    use super::python_support::python;
+    use crate::checkpoint_support::{options, state};
+    use crate::python_support::python;
     use headlong::checkpoint::{
         Cause, Checkpoint, CheckpointDirectory, CheckpointSource, DenseLayout, Layout, RowState, Snapshot,
         TableLayout, TensorId,

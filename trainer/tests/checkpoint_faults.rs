@@ -1,12 +1,9 @@
 //! A crash, an error or a full disk at any operation of a save leaves the checkpoint before it as it was.
 
 #[cfg(test)]
-mod checkpoint_support;
-
-#[cfg(test)]
 mod tests {
-    use super::checkpoint_support::faulty::{Fault, FaultyFiles, Loss};
-    use super::checkpoint_support::{Toy, options, snapshot};
+    use crate::checkpoint_support::faulty::{Fault, FaultyFiles, Loss};
+    use crate::checkpoint_support::{Toy, options, snapshot};
     use headlong::checkpoint::{
         Blob, CheckpointDirectory, CheckpointError, DirectoryOptions, Select, Snapshot, newest,
     };

@@ -1,11 +1,8 @@
 //! Any manifest comes back as it was written, and no bytes make the parser panic.
 
 #[cfg(test)]
-mod checkpoint_support;
-
-#[cfg(test)]
 mod tests {
-    use super::checkpoint_support::{Toy, options, snapshot};
+    use crate::checkpoint_support::{Toy, options, snapshot};
     use headlong::checkpoint::{
         Checkpoint, CheckpointDirectory, DataFingerprint, LossScaleState, Manifest, ModelFingerprint,
         OptimizerFingerprint, RandomState, SavedState, TableFingerprint,

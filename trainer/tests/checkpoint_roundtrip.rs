@@ -1,11 +1,8 @@
 //! What is saved is what is loaded, whatever the files look like; what does not fit is refused by name.
 
 #[cfg(test)]
-mod checkpoint_support;
-
-#[cfg(test)]
 mod tests {
-    use super::checkpoint_support::{Toy, options, snapshot, state};
+    use crate::checkpoint_support::{Toy, options, snapshot, state};
     use headlong::checkpoint::{
         Blob, Checkpoint, CheckpointDirectory, CheckpointError, Content, Select, Snapshot, newest, open,
         step_name, steps,

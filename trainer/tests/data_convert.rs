@@ -1,8 +1,6 @@
 //! `headlong data convert` and `headlong bench reader`, as a user types them.
 
-mod python_support;
-
-use python_support::python;
+use crate::python_support::python;
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -2,9 +2,7 @@
 
 #![cfg(test)]
 
-mod run_support;
-
-use run_support::{Place, Run, names, steps};
+use crate::run_support::{Place, Run, names, steps};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

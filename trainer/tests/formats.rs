@@ -2,9 +2,7 @@
 
 #![cfg(test)]
 
-mod run_support;
-
-use run_support::{Ended, Place, Run, last_event};
+use crate::run_support::{Ended, Place, Run, last_event};
 use std::path::{Path, PathBuf};
 
 /// `headlong data convert`.

@@ -3,11 +3,9 @@
 
 #![cfg(test)]
 
-mod run_support;
-
+use crate::run_support::{Place, Run, digest, names, steps};
 use headlong::checkpoint;
 use headlong_device::rng::CounterRng;
-use run_support::{Place, Run, digest, names, steps};
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};

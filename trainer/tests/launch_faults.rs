@@ -3,10 +3,8 @@
 
 #![cfg(test)]
 
-mod run_support;
-
+use crate::run_support::{Ended, Place, Run, digest, names, steps};
 use headlong::checkpoint;
-use run_support::{Ended, Place, Run, digest, names, steps};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -2,15 +2,11 @@
 
 #![cfg(test)]
 
-mod mllog_rules;
-mod python_support;
-mod run_support;
-
+use crate::mllog_rules::{lines, published_checker, violations};
+use crate::run_support::{Place as Folder, names};
 use headlong::config::Config;
 use headlong::mllog::{MlLog, Place};
 use headlong::preset::preset;
-use mllog_rules::{lines, published_checker, violations};
-use run_support::{Place as Folder, names};
 use serde_json::Value;
 use std::path::Path;
 

@@ -2,9 +2,7 @@
 
 #![cfg(test)]
 
-mod run_support;
-
-use run_support::{Place, Run, last_event};
+use crate::run_support::{Place, Run, last_event};
 use std::path::Path;
 
 /// Ids a sample of the 26 columns.
@@ -108,4 +106,35 @@ fn sizes_that_do_not_fit_are_refused_by_name() {
     run.with(&["--set", "multi_hot.sizes=kaggle"]).fails(2, &["multi_hot.sizes", "\"mlperf\"", "kaggle"]);
     let data = Run::new("data").with(&["multi-hot", "--to", "headlong"]).path("--data", &place.train);
     data.path("--output", &place.path("out")).fails(2, &["--rows"]);
+}
+
+/// A bound on what is drawn: the same weights and the same file, by less memory, which the plan counts.
+#[test]
+fn a_bound_on_memory_changes_no_id() {
+    let place = Place::new("rows.txt");
+    let run = generated(train(&place, &place.train, &place.valid), "uniform");
+    let run = run.with(&["--set", "tables.rows=20000"]);
+    let bounded = run.clone().with(&["--set", "multi_hot.memory_mib=1"]);
+    assert_eq!(bounded.succeeds().digest(), run.succeeds().digest());
+    let written = |name: &str, memory: &[&str]| {
+        let output = place.path(name);
+        let run = Run::new("data").with(&["multi-hot", "--to", "raw", "--rows", "20000", "--sizes", SIZES]);
+        let run = run.with(&["--dense-transform", "ln(x+1)"]).with(memory);
+        run.path("--data", &place.train).path("--output", &output).succeeds();
+        std::fs::read(output).unwrap()
+    };
+    assert!(written("bounded", &["--memory-mib", "1"]) == written("all", &["--memory-mib", "0"]));
+}
+
+/// What is more than any machine has is refused before it is drawn, by the name of what bounds it.
+#[test]
+fn draws_that_do_not_fit_are_refused_by_name() {
+    let place = Place::new("rows.txt");
+    let data = Run::new("data").with(&["multi-hot", "--to", "raw", "--rows", "4000000000", "--sizes", SIZES]);
+    let data = data.path("--data", &place.train).path("--output", &place.path("out"));
+    let refused =
+        data.clone().with(&["--memory-mib", "0"]).fails(2, &["--memory-mib", "bounds what is drawn"]);
+    assert!(!place.path("out").exists(), "{}", refused.stderr);
+    // As much as can be said is no bound, not one of nothing.
+    data.with(&["--memory-gib", "18446744073709551615"]).fails(2, &["--memory-mib"]);
 }

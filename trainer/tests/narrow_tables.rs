@@ -2,9 +2,7 @@
 
 #![cfg(test)]
 
-mod run_support;
-
-use run_support::{Place, Run, last_event, names, steps};
+use crate::run_support::{Place, Run, last_event, names, steps};
 use serde_json::Value;
 
 const NARROW: [&str; 2] = ["--set", "tables.dtype=bf16"];

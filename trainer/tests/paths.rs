@@ -3,9 +3,7 @@
 
 #![cfg(test)]
 
-mod run_support;
-
-use run_support::{Place, Run};
+use crate::run_support::{Place, Run};
 use std::path::PathBuf;
 
 /// From the narrowest up.

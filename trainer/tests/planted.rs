@@ -3,14 +3,10 @@
 
 #![cfg(test)]
 
-mod mllog_rules;
-mod python_support;
-mod run_support;
-
+use crate::mllog_rules::{lines, published_checker, violations};
+use crate::run_support::{Run, events, last_event, signal, wait_until};
 use headlong::preset::TERABYTE_40M_CARDINALITIES;
 use headlong_reader::synthetic::SyntheticOptions;
-use mllog_rules::{lines, published_checker, violations};
-use run_support::{Run, events, last_event, signal, wait_until};
 use std::path::Path;
 
 /// How large a run is, and how steady.

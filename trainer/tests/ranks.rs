@@ -5,8 +5,7 @@
 
 #![cfg(test)]
 
-mod made_up;
-
+use crate::made_up::{MadeUp, mixed};
 use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice, TableDtype};
 use headlong::crew::{Crew, CrewOptions};
 use headlong::digest::weights_digest;
@@ -15,7 +14,6 @@ use headlong_device::rng::CounterRng;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::Partition;
 use headlong_reader::Batch;
-use made_up::{MadeUp, mixed};
 use std::sync::Arc;
 
 const DENSE: usize = 3;

@@ -6,9 +6,7 @@
 
 #![cfg(test)]
 
-mod bounded;
-
-use bounded::{Matrix, Named, Number, U, gamma};
+use crate::bounded::{self, Matrix, Named, Number, U, gamma};
 use headlong::config::{Config, ExchangeChoice, IdsChoice, ScheduleChoice};
 use headlong::crew::{Crew, CrewOptions, comm_options};
 use headlong::engine::StepRates;

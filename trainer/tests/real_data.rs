@@ -2,9 +2,7 @@
 
 #![cfg(test)]
 
-mod run_support;
-
-use run_support::{Run, last_event};
+use crate::run_support::{self, Run, last_event};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 

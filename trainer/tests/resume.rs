@@ -2,9 +2,7 @@
 
 #![cfg(test)]
 
-mod run_support;
-
-use run_support::{Place, Run, digest, events, last_event, names, signal, steps, wait_until};
+use crate::run_support::{Place, Run, digest, events, last_event, names, signal, steps, wait_until};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;

@@ -3,11 +3,9 @@
 
 #![cfg(test)]
 
-mod simulation;
-
+use crate::simulation::mistake::Mistake;
+use crate::simulation::{Case, Wrong};
 use headlong_comm::transport::sim::{Mutation, Report};
-use simulation::mistake::Mistake;
-use simulation::{Case, Wrong};
 use std::process::Command;
 use std::time::Instant;
 

@@ -3,8 +3,7 @@
 
 #![cfg(test)]
 
-mod run_support;
-
+use crate::run_support::{Place, Run, events, last_event};
 use headlong::build::table_specs;
 use headlong::config::{Config, DeviceChoice, Precision, ScheduleChoice};
 use headlong::crew::{Crew, CrewOptions};
@@ -17,7 +16,6 @@ use headlong_embedding::Registry;
 use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
 use headlong_mlp::loss_scale::ScaleState;
 use headlong_reader::{Batch, Jagged};
-use run_support::{Place, Run, events, last_event};
 use std::sync::Arc;
 
 const ROWS: [u64; 3] = [40, 7, 900];

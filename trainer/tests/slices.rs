@@ -3,9 +3,7 @@
 
 #![cfg(test)]
 
-mod run_support;
-
-use run_support::{Place, Run, last_event};
+use crate::run_support::{Place, Run, last_event};
 use std::path::{Path, PathBuf};
 
 /// The rows of a text as another format.

@@ -2,9 +2,7 @@
 
 #![cfg(test)]
 
-mod run_support;
-
-use run_support::{Place, Run};
+use crate::run_support::{Place, Run};
 use serde_json::Value;
 use std::path::Path;
 

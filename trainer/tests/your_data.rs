@@ -2,10 +2,8 @@
 
 #![cfg(test)]
 
-mod run_support;
-
+use crate::run_support::{Ended, Run, digest, last_event};
 use headlong_device::rng::CounterRng;
-use run_support::{Ended, Run, digest, last_event};
 use std::path::Path;
 use tempfile::TempDir;
 

@@ -12,10 +12,16 @@ use headlong_comm::device::narrow::Narrow;
 use headlong_comm::{Compress, DeviceCollectives, DeviceSizes};
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
 use headlong_device::{DeviceError, Stream};
+use headlong_embedding::EmbeddingError;
 use headlong_mlp::loss_scale::{STATE_LEN, ScaleState};
 use headlong_reader::Batch;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// A device that is found to have failed behind the stages of step `step`.
+fn lost_behind(step: u64, source: Cause) -> Error {
+    Error::Device { stage: "the end of the step", step, source }
+}
 
 /// The page-locked memory of one slot.
 pub(super) struct Staging {
@@ -214,7 +220,7 @@ impl Model {
     /// The loss sums of the step over the batch of slot `slot`, which is waited for.
     pub(super) fn sums_of(&self, slot: &BatchSlot, rows: usize, step: u64) -> Result<f64> {
         let staging = slot.staging();
-        let lost = |source: Cause| Error::Device { stage: "the end of the step", step, source };
+        let lost = |source| lost_behind(step, source);
         match self.devices() {
             // A peer that is gone would leave this device waiting for ever.
             Some(devices) => {
@@ -229,6 +235,15 @@ impl Model {
             None => staging.ended.synchronize().map_err(|error| lost(error.into()))?,
         }
         Ok(headlong_mlp::loss::total_of(&lock(&staging.sums).as_slice::<f32>()[..2 * rows]))
+    }
+
+    /// What the tables' device has flagged, up to step `step`, which is the last.
+    pub(crate) fn check_flags(&self, step: u64) -> Result<()> {
+        self.tables.check_flags().map_err(|error| match error {
+            // It has failed behind what the last loss waits for.
+            EmbeddingError::Device(source) => lost_behind(step, source.into()),
+            error => failed("a batch does not fit what was planned for the device", error),
+        })
     }
 
     /// The state of the loss scale behind the step over the batch of a slot that was waited for.

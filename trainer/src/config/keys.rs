@@ -56,6 +56,7 @@ keys! {
     "multi_hot.sizes": "ids a sample in each column, made of the one that the file has: a list, \"mlperf\" (214), or empty: as the file",
     "multi_hot.distribution": "how they are drawn: \"uniform\" or \"pareto\"",
     "multi_hot.seed": "where numpy's generator starts; MLPerf: 0",
+    "multi_hot.memory_mib": "most memory for what is drawn, in MiB; 0: all that it takes. Changes no id",
     "synthetic.enabled": "whether synthetic data is written and used where no training file is named",
     "synthetic.train_rows": "rows of the synthetic training file",
     "synthetic.valid_rows": "rows of the synthetic validation file",

@@ -36,6 +36,7 @@ pub use evaluation::{EvalConfig, EvalEvery};
 pub use mlperf::MlperfConfig;
 pub use model::{Interaction, Loss, ModelConfig};
 pub use multi_hot::{MultiHotConfig, MultiHotSizes};
+pub(crate) use multi_hot::{check_memory as check_multi_hot_memory, memory_bytes as multi_hot_memory_bytes};
 pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
 };

@@ -2,6 +2,7 @@
 
 use super::Config;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use headlong_reader::multi_hot::{Distribution, MLPERF_SIZES, MultiHot, MultiHotSpec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -16,6 +17,20 @@ pub struct MultiHotConfig {
     pub distribution: Distribution,
     /// Where numpy's generator starts.
     pub seed: u32,
+    /// Most memory for what is drawn, in MiB; 0: as much as all of it takes. Changes no id.
+    pub memory_mib: u64,
+}
+
+impl MultiHotConfig {
+    /// Most bytes for what is drawn, where there is a bound.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        memory_bytes(self.memory_mib)
+    }
+}
+
+/// The bound that `mib` MiB are: none where it is 0.
+pub(crate) fn memory_bytes(mib: u64) -> Option<u64> {
+    (mib > 0).then_some(mib.saturating_mul(1 << 20))
 }
 
 /// Ids a sample in each column.
@@ -90,14 +105,35 @@ impl Config {
     /// The bags of all rows of tables of `table_rows` rows, where ids are made: drawn now.
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// [`Error::DoesNotFit`] before any is drawn; memory that the system refuses.
     pub fn multi_hot_bags(&self, table_rows: &[u64]) -> Result<Option<Arc<MultiHot>>> {
         let MultiHotConfig { distribution, seed, .. } = self.multi_hot;
+        let memory_bytes = self.multi_hot.memory_bytes();
         let sizes = self.multi_hot.sizes.counts()?.to_vec();
         if sizes.is_empty() {
             return Ok(None);
         }
-        let bags = MultiHot::new(table_rows, &MultiHotSpec { sizes, distribution, seed });
+        check_memory(table_rows, &sizes, memory_bytes, "multi_hot.memory_mib")?;
+        let bags = MultiHot::new(table_rows, &MultiHotSpec { sizes, distribution, seed, memory_bytes });
         bags.map(|bags| Some(Arc::new(bags))).map_err(Error::failed("multi-hot ids cannot be drawn"))
     }
+}
+
+/// Refuses what is more than the machine has, naming the setting that bounds it.
+///
+/// # Errors
+/// [`Error::DoesNotFit`].
+pub(crate) fn check_memory(
+    rows: &[u64],
+    sizes: &[u32],
+    memory_bytes: Option<u64>,
+    setting: &str,
+) -> Result<()> {
+    let needed_bytes = MultiHot::bytes_needed(rows, sizes, memory_bytes);
+    let available_bytes = Machine::detect().usable_bytes();
+    if needed_bytes <= available_bytes {
+        return Ok(());
+    }
+    let help = format!("`{setting}` bounds what is drawn for multi-hot ids, and changes none of them");
+    Err(Error::DoesNotFit { needed_bytes, available_bytes, help })
 }

@@ -1,8 +1,9 @@
 //! What a step costs, by counting, and how long it would take on a machine that does each at its full rate.
 
 use super::memory::activations_per_sample;
-use super::{layers, samples_per_step};
-use crate::config::{Config, Interaction};
+use super::samples_per_step;
+use crate::arithmetic::Arithmetic;
+use crate::config::Config;
 use crate::machine::Machine;
 use headlong_embedding::hybrid::split::Split;
 use serde::Serialize;
@@ -25,7 +26,7 @@ pub struct StepCost {
 impl StepCost {
     pub(super) fn new(config: &Config, dense_parameters: u64, machine: &Machine, threads: usize) -> Self {
         let samples = samples_per_step(config);
-        let flops_per_step = samples * flops_per_sample(config);
+        let flops_per_step = samples * Arithmetic::of(config).training_flop();
         let table_bytes_per_step = samples * table_bytes_per_sample(config);
         let dense_state = config.optimizer.dense.optimizer().state_bytes(1, dense_parameters as usize);
         // Weights forward and backward, gradients written and read, weights and state updated; activations written
@@ -57,20 +58,6 @@ impl StepCost {
         self.predicted_samples_per_s = samples / self.predicted_step_us;
         self
     }
-}
-
-/// Operations to train on one sample: three times the forward pass, less the gradient of the first layer's input, which
-/// nobody needs. The dot interaction counts every pair once.
-pub fn flops_per_sample(config: &Config) -> u64 {
-    let layers = layers(config);
-    let products: usize = layers.iter().map(|(inputs, outputs)| inputs * outputs).sum();
-    let first = layers.first().map_or(0, |(inputs, outputs)| inputs * outputs);
-    let vectors = config.data.num_sparse + 1;
-    let interaction = match config.model.interaction {
-        Interaction::Dot => vectors * (vectors - 1) / 2 * config.model.dim,
-        Interaction::Cat | Interaction::Cross => 0,
-    };
-    2 * (3 * (products + interaction) - first) as u64
 }
 
 /// One row per table is read forward, its gradient written and read, and row and state read and written by the update.

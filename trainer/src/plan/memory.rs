@@ -158,7 +158,8 @@ fn activation_bytes(config: &Config) -> u64 {
 /// The other ids of all rows, where several ids are made of one.
 fn multi_hot_bytes(config: &Config, tables: &[TablePlan]) -> u64 {
     let rows: Vec<u64> = tables.iter().map(|table| table.rows).collect();
-    MultiHot::bytes_needed(&rows, config.multi_hot.sizes.counts().unwrap_or_default())
+    let sizes = config.multi_hot.sizes.counts().unwrap_or_default();
+    MultiHot::bytes_needed(&rows, sizes, config.multi_hot.memory_bytes())
 }
 
 fn reader_bytes(config: &Config, threads: usize) -> u64 {

@@ -21,7 +21,11 @@ use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use headlong_embedding::hybrid::split::Split;
+use headlong_reader::multi_hot::MultiHot;
 use serde::Serialize;
+
+/// With less memory than this, multi-hot ids would be made again at every turn.
+const LEAST_DRAWS_MIB: u64 = 256;
 
 /// What a plan is made from, besides the configuration.
 #[derive(Debug, Clone)]
@@ -241,7 +245,9 @@ impl Plan {
             }
         };
         let largest = rows.iter().copied().max().unwrap_or(1);
-        let help = if fits(2) {
+        let help = if let Some(help) = self.bounded_draws(config, &rows) {
+            help
+        } else if fits(2) {
             // Two figures are enough, and leave room.
             let cap = round_down(largest_that(2, largest, fits));
             format!("`tables.max_rows` = {cap} would fit (--set tables.max_rows={cap})")
@@ -257,6 +263,24 @@ impl Plan {
 }
 
 impl Plan {
+    /// The bound on what is drawn for multi-hot ids with which a plan on processors would fit: it changes no result, so it is named first.
+    fn bounded_draws(&self, config: &Config, rows: &[u64]) -> Option<String> {
+        let counts = config.multi_hot.sizes.counts().ok()?;
+        let all_mib = MultiHot::bytes_needed(rows, counts, None) >> 20;
+        let fits = |memory_mib: u64| {
+            let mut bounded = config.clone();
+            bounded.multi_hot.memory_mib = memory_mib;
+            let memory =
+                MemoryUse::new(&bounded, &tables(&bounded, rows), self.dense_parameters, self.threads);
+            memory.total() * config.run.ranks as u64 <= self.available_bytes
+        };
+        if self.on_device.is_some() || all_mib < LEAST_DRAWS_MIB || !fits(LEAST_DRAWS_MIB) {
+            return None;
+        }
+        let mib = round_down(largest_that(LEAST_DRAWS_MIB, all_mib, fits));
+        Some(format!("`multi_hot.memory_mib` = {mib} would fit (--set multi_hot.memory_mib={mib})"))
+    }
+
     /// Refuses ranks that evaluate, as `others` plans them, where they do not fit beside those that train.
     ///
     /// # Errors
@@ -290,7 +314,7 @@ fn round_down(number: u64) -> u64 {
     (number / unit * unit).max(2)
 }
 
-fn samples_per_step(config: &Config) -> u64 {
+pub(crate) fn samples_per_step(config: &Config) -> u64 {
     config.train.batch_size as u64 * config.train.accumulate as u64
 }
 

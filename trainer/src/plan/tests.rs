@@ -1,4 +1,5 @@
 use super::*;
+use crate::arithmetic::Arithmetic;
 use crate::preset::{self, preset};
 
 const GIB: u64 = 1 << 30;
@@ -62,7 +63,7 @@ fn published_numbers_of_mlperf_v2() {
     assert!((plan.memory.table_weight_bytes as f64 / GIB as f64 - 97.36).abs() < 0.01);
     assert_eq!(plan.memory.table_state_bytes, plan.memory.table_weight_bytes);
     // About 96.2 MFLOP a sample.
-    let flops = cost::flops_per_sample(&config) as f64;
+    let flops = Arithmetic::of(&config).training_flop() as f64;
     assert!((flops / 96.2e6 - 1.0).abs() < 0.005, "{flops}");
 }
 
@@ -89,6 +90,23 @@ fn the_total_is_the_sum_of_its_parts() {
     let tables: u64 = plan.tables.iter().map(|table| table.bytes).sum();
     assert_eq!(tables, plan.memory.table_weight_bytes + plan.memory.table_state_bytes);
     assert_eq!(plan.bytes_per_rank, plan.memory.total());
+}
+
+#[test]
+fn multi_hot_draws_that_do_not_fit_are_refused_with_a_bound_that_fits() {
+    let name = "criteo-terabyte-dcnv2";
+    let (config, plan) = plan_of(name, 1024 * GIB, None);
+    let available = plan.memory.total() - 10 * GIB;
+    let (_, plan) = plan_of(name, available, None);
+    let message = plan.check(&config).unwrap_err().to_string();
+    let bound = message.split("multi_hot.memory_mib=").nth(1).and_then(|rest| rest.split(')').next());
+    let mut bounded = config;
+    bounded.multi_hot.memory_mib = bound.unwrap_or_else(|| panic!("{message}")).parse().unwrap();
+    let rows = bounded.table_rows(None).unwrap();
+    let machine = machine(available);
+    let plan =
+        Plan::new(&bounded, &Facts { table_rows: &rows, data_rows: None, machine: &machine, split: None });
+    plan.check(&bounded).unwrap();
 }
 
 #[test]
@@ -134,7 +152,7 @@ fn flops_by_hand() {
     let text = "[model]\ndim = 2\nbottom = [2]\ntop = [1]\n[data]\nnum_dense = 3\nnum_sparse = 2\n";
     let config = Config::from_toml(text, "test").unwrap();
     let (products, interaction, first) = (3 * 2 + 5, 3 * 2, 3 * 2);
-    assert_eq!(cost::flops_per_sample(&config), 2 * (3 * (products + interaction) - first));
+    assert_eq!(Arithmetic::of(&config).training_flop(), 2 * (3 * (products + interaction) - first));
     assert_eq!(dense_parameters(&config), 3 * 2 + 2 + 5 + 1);
     let mut cat = config;
     cat.model.interaction = Interaction::Cat;

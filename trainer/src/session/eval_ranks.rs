@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::evaluation::{Scores, Tally, Worker, add_up};
 use crate::metrics::EvalMetrics;
 use headlong_comm::Communicator;
+use headlong_device::pool::Pool;
 use headlong_embedding::{Keys, Registry};
 use headlong_reader::{IdMapper, SkipReport};
 use std::sync::Arc;
@@ -42,10 +43,13 @@ pub struct EvalRanks {
     /// Away while they evaluate; none in processes that do not lead.
     crew: Option<Box<Crew>>,
     count: usize,
+    /// Take the snapshots, for which all ranks of this process stand still.
+    copiers: Pool,
 }
 
 impl EvalRanks {
-    /// Builds `count` ranks with `threads` threads each, where this process leads.
+    /// Builds `count` ranks with `threads` threads each, where this process leads; `of_training` are those of the ranks that train, which
+    /// stand still when a snapshot is taken.
     ///
     /// # Errors
     /// As [`Crew::build`].
@@ -53,12 +57,14 @@ impl EvalRanks {
         config: &Config,
         table_rows: &[u64],
         (count, threads): (usize, usize),
+        of_training: usize,
         leads: bool,
     ) -> Result<Self> {
         let registry = Registry::default();
         let options = CrewOptions::new(count * threads, &registry);
         let build = || Crew::build(&config_of(config, count), table_rows, options).map(Box::new);
-        Ok(Self { crew: leads.then(build).transpose()?, count })
+        let copiers = Pool::new(if leads { of_training + count * threads } else { 1 });
+        Ok(Self { crew: leads.then(build).transpose()?, count, copiers })
     }
 
     /// Takes a snapshot of the weights of `training` and begins to evaluate it. All ranks of training call it between the same two steps.
@@ -78,7 +84,7 @@ impl EvalRanks {
         training.settle()?;
         let mut crew = self.crew.take();
         assert_eq!(crew.is_some(), training.leads(), "these ranks evaluate one snapshot at a time");
-        training.copy_weights_to(crew.as_deref_mut())?;
+        training.copy_weights_to(crew.as_deref_mut(), &self.copiers)?;
         let (valid, count) = (valid.clone(), self.count);
         let named = move |error| {
             let ranks =

@@ -20,27 +20,38 @@ pub(super) fn slice_of(crew: &Crew) -> Slice {
     }
 }
 
-/// Makes slices whole again as far as ids go.
+/// Makes slices whole again as far as ids go. Allocates nothing once it has held as much.
 pub(super) struct Gather {
     communicator: Arc<Communicator>,
     share: Share,
-    /// What this rank tells, what all told, and the batch that is made of it.
+    /// What this rank tells, how much each rank does, what all told, and the batch that is made of it.
     mine: Vec<u64>,
+    lengths: Vec<u64>,
     all: Vec<u64>,
     whole: Batch,
+    /// Samples of each micro-batch, rank after rank.
+    runs: Vec<Range<usize>>,
+    told: Vec<Told>,
+}
+
+/// Where what a rank told of one table and was not taken yet stands in [`Gather::all`]: the numbers of ids, and the ids.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    counts: usize,
+    ids: usize,
 }
 
 impl Gather {
     /// Between the ranks of these processes.
     pub(super) fn new(crew: &Crew) -> Option<Self> {
         let share = crew.first().model().share;
-        crew.link().map(|communicator| Self {
-            communicator,
-            share,
-            mine: Vec::new(),
-            all: Vec::new(),
-            whole: Batch::default(),
-        })
+        crew.link().map(|communicator| Self::between(communicator, share))
+    }
+
+    fn between(communicator: Arc<Communicator>, share: Share) -> Self {
+        let (mine, lengths, all) = (Vec::new(), vec![0; communicator.num_ranks()], Vec::new());
+        let (whole, runs, told) = (Batch::default(), Vec::new(), Vec::new());
+        Self { communicator, share, mine, lengths, all, whole, runs, told }
     }
 
     /// Makes `batch`, this rank's slice, a whole batch, in which labels and dense features of other ranks' samples are zero. Nothing is
@@ -52,11 +63,10 @@ impl Gather {
         let Some(num_samples) = batch.share_of else { return Ok(()) };
         let lost = || exchange_failed("the ids of a batch");
         self.tell(batch);
-        let mut lengths = vec![0; self.communicator.num_ranks()];
-        self.communicator.all_gather(&[self.mine.len() as u64], &mut lengths).map_err(lost())?;
-        let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
+        self.communicator.all_gather(&[self.mine.len() as u64], &mut self.lengths).map_err(lost())?;
+        let longest = self.lengths.iter().copied().max().unwrap_or(0) as usize;
         self.mine.resize(longest, 0);
-        self.all.resize(longest * lengths.len(), 0);
+        self.all.resize(longest * self.lengths.len(), 0);
         self.communicator.all_gather(&self.mine, &mut self.all).map_err(lost())?;
         self.assemble(batch, num_samples, longest);
         std::mem::swap(batch, &mut self.whole);
@@ -73,44 +83,41 @@ impl Gather {
     }
 
     fn assemble(&mut self, batch: &Batch, num_samples: usize, longest: usize) {
+        let num_ranks = self.share.num_ranks();
+        self.runs.clear();
+        (0..num_ranks).for_each(|rank| self.runs.extend(self.share.of_rank(rank).in_step(num_samples)));
+        self.told.clear();
+        self.told.extend((0..num_ranks).map(|rank| Told { counts: 0, ids: rank * longest }));
         let whole = &mut self.whole;
         (whole.num_samples, whole.share_of, whole.position) = (num_samples, None, batch.position);
-        let runs: Vec<Vec<Range<usize>>> = (0..self.share.num_ranks())
-            .map(|rank| self.share.of_rank(rank).in_step(num_samples).collect())
-            .collect();
         whole.sparse.resize_with(batch.sparse.len(), Jagged::default);
-        let mut told: Vec<&[u64]> = self.all.chunks(longest.max(1)).collect();
         for bags in &mut whole.sparse {
-            let parts: Vec<[&[u64]; 2]> =
-                told.iter_mut().zip(&runs).map(|(told, runs)| take_table(told, runs)).collect();
-            merge(&parts, &runs, bags);
+            merge(&self.all, &mut self.told, &self.runs, bags);
         }
-        let mine = &runs[self.communicator.rank().0];
+        let micro_batches = self.runs.len() / num_ranks;
+        let mine = &self.runs[self.communicator.rank().0 * micro_batches..][..micro_batches];
         scatter(&batch.labels, mine, num_samples, batch.num_samples, &mut whole.labels);
         scatter(&batch.dense, mine, num_samples, batch.num_samples, &mut whole.dense);
     }
 }
 
-/// Takes one table off what a rank told: the numbers of ids, and the ids.
-fn take_table<'a>(told: &mut &'a [u64], runs: &[Range<usize>]) -> [&'a [u64]; 2] {
-    let samples = runs.iter().map(Range::len).sum();
-    let (counts, rest) = told.split_at(samples);
-    let (ids, rest) = rest.split_at(counts.iter().sum::<u64>() as usize);
-    *told = rest;
-    [counts, ids]
-}
-
-/// The bags of all ranks in the order of the samples: rank by rank within each micro-batch.
-fn merge(parts: &[[&[u64]; 2]], runs: &[Vec<Range<usize>>], bags: &mut Jagged) {
+/// Takes one table off what all ranks told: its bags in the order of the samples, rank by rank within each micro-batch.
+fn merge(all: &[u64], told: &mut [Told], runs: &[Range<usize>], bags: &mut Jagged) {
     bags.values.clear();
     bags.offsets.clear();
     bags.offsets.push(0);
-    let mut parts = parts.to_vec();
-    for micro_batch in 0..runs[0].len() {
-        for (part, runs) in parts.iter_mut().zip(runs) {
-            let (counts, later) = part[0].split_at(runs[micro_batch].len());
-            let (ids, rest) = part[1].split_at(counts.iter().sum::<u64>() as usize);
-            *part = [later, rest];
+    let micro_batches = runs.len() / told.len();
+    let runs_of = |rank: usize| &runs[rank * micro_batches..][..micro_batches];
+    for (rank, told) in told.iter_mut().enumerate() {
+        // A table stands behind the ids of the table before.
+        told.counts = told.ids;
+        told.ids += runs_of(rank).iter().map(Range::len).sum::<usize>();
+    }
+    for micro_batch in 0..micro_batches {
+        for (rank, told) in told.iter_mut().enumerate() {
+            let counts = &all[told.counts..][..runs_of(rank)[micro_batch].len()];
+            let ids = &all[told.ids..][..counts.iter().sum::<u64>() as usize];
+            (told.counts, told.ids) = (told.counts + counts.len(), told.ids + ids.len());
             let mut end = bags.values.len() as u32;
             bags.values.extend_from_slice(ids);
             bags.offsets.extend(counts.iter().map(|&count| {
@@ -131,5 +138,85 @@ fn scatter(values: &[f32], runs: &[Range<usize>], num_samples: usize, held: usiz
         let (part, later) = rest.split_at(run.len() * width);
         all[run.start * width..run.end * width].copy_from_slice(part);
         rest = later;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::share::copy_share;
+    use headlong_comm::{CommOptions, Rank, Topology};
+
+    const RANKS: usize = 3;
+    const SAMPLES: [usize; 6] = [40, 40, 27, 40, 5, 40];
+
+    /// Bags of none to four ids in two tables.
+    fn whole(num_samples: usize, seed: u64) -> Batch {
+        let numbers = |table: u64| (0..num_samples as u64).map(move |sample| (sample * 7 + table + seed) % 5);
+        let bags = |table| {
+            let mut bags = Jagged { values: Vec::new(), offsets: vec![0] };
+            for (sample, count) in (0..).zip(numbers(table)) {
+                bags.values.extend((0..count).map(|id| seed * 1000 + sample * 10 + id));
+                bags.offsets.push(bags.values.len() as u32);
+            }
+            bags
+        };
+        let labels = (0..num_samples).map(|sample| 1.0 + sample as f32).collect();
+        let dense = (0..2 * num_samples).map(|value| 1.0 + value as f32).collect();
+        Batch { num_samples, labels, dense, sparse: vec![bags(0), bags(1)], ..Batch::default() }
+    }
+
+    /// Where all buffers lie, in any order: the batch and the gather's own change places.
+    fn buffers(gather: &Gather, batch: &Batch) -> Vec<usize> {
+        let of_batch = |batch: &Batch| {
+            let floats = [&batch.labels, &batch.dense].map(|floats| floats.as_ptr().addr());
+            let bags = batch.sparse.iter();
+            let bags = bags.flat_map(|bags| [bags.values.as_ptr().addr(), bags.offsets.as_ptr().addr()]);
+            bags.chain(floats).collect::<Vec<_>>()
+        };
+        let own = [&gather.mine, &gather.lengths, &gather.all].map(|words| words.as_ptr().addr());
+        let rest = [gather.runs.as_ptr().addr(), gather.told.as_ptr().addr()];
+        let mut all = [of_batch(&gather.whole), of_batch(batch), own.to_vec(), rest.to_vec()].concat();
+        all.sort_unstable();
+        all
+    }
+
+    fn check_rank(communicator: Arc<Communicator>) {
+        // Three micro-batches of 15 samples in 6 blocks, the last ones short.
+        let share = Share::new(communicator.rank().0, RANKS, 2 * RANKS, 15);
+        let mut gather = Gather::between(Arc::clone(&communicator), share);
+        let (mut batch, mut places) = (Batch::default(), Vec::new());
+        for (round, seed) in (0..3).flat_map(|round| (0..).take(SAMPLES.len()).map(move |seed| (round, seed)))
+        {
+            let all = whole(SAMPLES[seed as usize], seed);
+            copy_share(&all, share.in_step(all.num_samples), &mut batch);
+            batch.share_of = Some(all.num_samples);
+            gather.complete(&mut batch).unwrap();
+            assert_eq!(batch.sparse, all.sparse, "{share:?}, batch {seed}");
+            assert_eq!((batch.num_samples, batch.share_of), (all.num_samples, None));
+            for run in share.in_step(all.num_samples) {
+                assert_eq!(batch.labels[run.clone()], all.labels[run.clone()]);
+                let dense = 2 * run.start..2 * run.end;
+                assert_eq!(batch.dense[dense.clone()], all.dense[dense]);
+            }
+            let own: usize = share.in_step(all.num_samples).map(|run| run.len()).sum();
+            assert_eq!(batch.labels.iter().filter(|label| **label != 0.0).count(), own);
+            if round > 1 {
+                assert_eq!(buffers(&gather, &batch), places, "buffers are used again");
+            }
+            places = buffers(&gather, &batch);
+        }
+        communicator.close().unwrap();
+    }
+
+    #[test]
+    fn slices_of_all_ranks_make_the_batch_and_buffers_are_used_again() {
+        let communicators = Communicator::local(&Topology::one_node(RANKS), CommOptions::default());
+        std::thread::scope(|scope| {
+            for (rank, communicator) in communicators.into_iter().enumerate() {
+                assert_eq!(communicator.rank(), Rank(rank));
+                scope.spawn(move || check_rank(Arc::new(communicator)));
+            }
+        });
     }
 }

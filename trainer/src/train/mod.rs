@@ -183,7 +183,13 @@ fn open_session(
     let mut session = Session::open(config, crew, data, &start)?;
     if let Some(count) = config.run.eval_ranks {
         let size = (count, threads.of_eval_rank);
-        session.evaluate_on(EvalRanks::build(config, &prepared.table_rows, size, leads)?);
+        session.evaluate_on(EvalRanks::build(
+            config,
+            &prepared.table_rows,
+            size,
+            threads.of_training,
+            leads,
+        )?);
     }
     Ok(session)
 }
@@ -438,7 +444,9 @@ impl Run<'_> {
     /// What a processor's stages are set beside.
     fn ceiling(&self) -> Option<Ceiling> {
         let threads = self.config.run.threads.unwrap_or_else(crate::machine::cores);
-        (self.config.run.device != DeviceChoice::Cuda).then(|| Ceiling::measure(self.config, threads))
+        let ranks_here = self.session.crew().len();
+        (self.config.run.device != DeviceChoice::Cuda)
+            .then(|| Ceiling::measure(self.config, threads, ranks_here))
     }
 
     fn say_what_was_skipped(&mut self) -> Result<()> {

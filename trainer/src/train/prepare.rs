@@ -18,7 +18,7 @@ use headlong_reader::IdMapper;
 use headlong_reader::multi_hot::MultiHot;
 use headlong_reader::synthetic::{self, SyntheticOptions, SyntheticReport};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Folder of the synthetic data in the output folder.
 pub(super) const SYNTHETIC_FOLDER: &str = "synthetic-data";
@@ -37,8 +37,8 @@ pub struct Prepared {
     pub train_rows: Option<u64>,
     /// Rows of each table.
     pub table_rows: Vec<u64>,
-    /// The bags that rows stand for, where several ids are made of one.
-    pub multi_hot: Option<Arc<MultiHot>>,
+    /// The bags that rows stand for, where several ids are made of one and somebody has asked for them.
+    multi_hot: OnceLock<Option<Arc<MultiHot>>>,
     /// How frequent the rows are, where there are several ranks.
     pub statistics: Option<Statistics>,
 }
@@ -61,7 +61,7 @@ impl Prepared {
             dictionary: None,
             train_rows: None,
             table_rows: Vec::new(),
-            multi_hot: None,
+            multi_hot: OnceLock::new(),
             statistics: None,
         };
         if prepared.train.is_empty() {
@@ -79,7 +79,6 @@ impl Prepared {
         }
         let dictionary_rows = prepared.dictionary.as_ref().map(RunDictionary::table_rows);
         prepared.table_rows = config.table_rows(dictionary_rows.as_deref())?;
-        prepared.multi_hot = config.multi_hot_bags(&prepared.table_rows)?;
         if config.run.ranks > 1 {
             prepared.statistics = Some(prepared.statistics(config, resumed, threads, reporter)?);
         }
@@ -173,16 +172,25 @@ impl Prepared {
         Ok(plan)
     }
 
+    /// The bags that ids are made into, drawn the first time that they are asked for: whoever plans alone has no need of them.
+    fn multi_hot(&self, config: &Config) -> Result<Option<Arc<MultiHot>>> {
+        if let Some(drawn) = self.multi_hot.get() {
+            return Ok(drawn.clone());
+        }
+        let drawn = config.multi_hot_bags(&self.table_rows)?;
+        Ok(self.multi_hot.get_or_init(|| drawn).clone())
+    }
+
     /// The id mapper of the run, before it has seen a sample.
     ///
     /// # Errors
-    /// Tables that the policy cannot fill.
+    /// Tables that the policy cannot fill; bags that do not fit into memory.
     pub fn id_mapper(&self, config: &Config) -> Result<IdMapper> {
         let ids = match &self.dictionary {
             Some(dictionary) => dictionary.mapper(config, &self.table_rows),
             None => data::id_mapper(config, &self.table_rows),
         };
-        Ok(ids?.with_multi_hot(self.multi_hot.clone()))
+        Ok(ids?.with_multi_hot(self.multi_hot(config)?))
     }
 
     /// What the session trains on.

@@ -4,9 +4,12 @@ use super::placement::{Layout, Placing};
 use super::simulator;
 use super::work::Works;
 use super::workload::Workload;
-use crate::config::EvalEvery;
+use crate::plan::evaluation::samples_between;
 use crate::schedule::EVALUATION;
 use serde::Serialize;
+
+/// Part of an evaluating rank's memory that rows may take.
+const ROWS_OF_MEMORY: f64 = 0.9;
 
 /// What evaluations cost.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -26,7 +29,7 @@ pub struct EvaluationForecast {
 
 /// Where an AUC is reached, as published: MLPerf's submissions with these batch sizes.
 struct Converged {
-    /// `--preset`'s tables in thousands of rows tell the two models apart.
+    /// Whether it is DCNv2, and not DLRM.
     crossed: bool,
     batch_size: usize,
     epochs: f64,
@@ -66,12 +69,9 @@ fn is_of(known: &Converged, workload: &Workload) -> bool {
 impl Placing<'_> {
     /// What evaluations cost beside steps of `step_us`; nothing where nobody knows how many samples there are.
     pub fn evaluation(&self, layout: &Layout, step_us: f64) -> Option<EvaluationForecast> {
-        let (rows, data_rows) = (self.workload.eval_rows? as f64, self.workload.data_rows? as f64);
-        let samples_per_interval = match self.workload.config.eval.every {
-            EvalEvery::Steps(0) => data_rows,
-            EvalEvery::Steps(steps) => steps as f64 * self.workload.samples,
-            EvalEvery::EpochFraction(part) => part * data_rows,
-        };
+        let (rows, data_rows) = (self.workload.eval_rows? as f64, self.workload.data_rows?);
+        let between = samples_between(&self.workload.config, Some(data_rows));
+        let samples_per_interval = between.unwrap_or(data_rows as f64);
         let ranks = self.cluster.num_devices() as f64;
         let seconds = rows / self.evaluated_per_us(layout) * 1e-6;
         let interval_s = samples_per_interval / self.workload.samples * step_us * 1e-6;
@@ -122,6 +122,3 @@ impl Placing<'_> {
         Some(Target { auc: known.target, epochs: known.epochs, minutes })
     }
 }
-
-/// Part of an evaluating rank's memory that rows may take.
-const ROWS_OF_MEMORY: f64 = 0.9;
