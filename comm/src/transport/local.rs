@@ -211,8 +211,11 @@ impl Transport for LocalTransport {
 
     fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::Relaxed);
+        // First, because a peer that still wanted something may end the job as soon as it sees this goodbye: that is its
+        // failure, not this rank's.
+        let outcome = self.world.check();
         self.world.close(self.rank);
-        self.world.check()
+        outcome
     }
 }
 
