@@ -1,15 +1,15 @@
 //! The microkernel for AVX2 with FMA: 6 × 16 sums in registers, the chains of [`super::fallback`].
 
+use super::depth::{numbers_256, widened_256};
 use super::fallback::{self, COLS, load_row, store_row};
-use super::flushed::over_depth_256;
 use super::{Form, Micro, PANEL_COLS};
 use crate::vector::avx2::{lanes, transpose};
 use crate::vector::unrolled;
 use headlong_device::MatRef;
 use std::arch::x86_64::{
     __m256, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256,
-    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_maskload_ps,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_srli_epi32, _mm256_storeu_ps,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_loadu_ps, _mm256_maskload_ps, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_setzero_ps, _mm256_srli_epi32, _mm256_storeu_ps,
 };
 
 /// Multiplies.
@@ -52,21 +52,9 @@ unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: u
             });
         }
         if WIDENED {
-            over_depth_256(micro, first, &mut sums);
+            widened_256(micro, first, &mut sums);
         } else {
-            let (row_step, depth_step) =
-                if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
-            let (mut a, mut b) = (micro.a, micro.b.add(first));
-            for _ in 0..micro.depth {
-                let right = [_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8))];
-                unrolled!(i < ROWS {
-                    let left = _mm256_set1_ps(*a.add(i * row_step));
-                    sums[i][0] = _mm256_fmadd_ps(left, right[0], sums[i][0]);
-                    sums[i][1] = _mm256_fmadd_ps(left, right[1], sums[i][1]);
-                });
-                a = a.wrapping_add(depth_step);
-                b = b.wrapping_add(PANEL_COLS);
-            }
+            numbers_256(micro, first, &mut sums);
         }
         unrolled!(i < ROWS {
             let mut row = [0.0; COLS];

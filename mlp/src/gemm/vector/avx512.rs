@@ -1,20 +1,18 @@
 //! The AVX-512 microkernel: up to 14 × 32 accumulators in registers, one broadcast and two fused multiply-adds an element
 //! of `A`.
 
-use super::flushed::over_depth_512;
+use super::depth::{numbers_512, widened_512, words_512};
 use super::{Form, Micro, PANEL_COLS};
 use crate::vector::avx512::{lanes, transpose};
 use crate::vector::unrolled;
 use headlong_device::MatRef;
 use std::arch::x86_64::{
-    __m512, __m512bh, __m512i, __mmask16, _CMP_GT_OQ, _CMP_UNORD_Q, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch,
-    _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
-    _mm512_cmp_ps_mask, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_mask_mov_epi32, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps,
-    _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps,
+    __m512, __m512i, __mmask16, _CMP_GT_OQ, _CMP_UNORD_Q, _MM_HINT_T0, _mm_prefetch, _mm512_add_epi32,
+    _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_mov_epi32, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
+    _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32,
+    _mm512_setzero_ps, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps,
 };
-use std::mem::transmute;
 
 /// Rows of the largest microtile: 28 accumulators, two vectors of `B`, one or two broadcasts: all 32 registers.
 pub const MAX_ROWS: usize = 14;
@@ -56,53 +54,9 @@ pub unsafe fn run(micro: &Micro) {
     unsafe { kernel(micro) }
 }
 
-/// One step of depth: `sum + left · right`.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn step(left: __m512, right: __m512, sum: __m512) -> __m512 {
-    _mm512_fmadd_ps(left, right, sum)
-}
-
-/// Two steps of depth, the odd one first.
-#[target_feature(enable = "avx512f,avx512bf16")]
-#[inline]
-fn step_bf16(left: __m512, right: __m512, sum: __m512) -> __m512 {
-    // SAFETY: vectors of the same size, of plain bits.
-    let (left, right) =
-        unsafe { (transmute::<__m512, __m512bh>(left), transmute::<__m512, __m512bh>(right)) };
-    _mm512_dpbf16_ps(sum, left, right)
-}
-
-/// The loop over depth, of what `$step` multiplies.
-macro_rules! over_depth {
-    (widened, $micro:ident, $sums:ident) => {
-        over_depth_512($micro, &mut $sums)
-    };
-    ($step:ident, $micro:ident, $sums:ident) => {
-        let (mut a, mut b) = ($micro.a, $micro.b);
-        let (row_step, depth_step) = if COLUMNS { (1, $micro.a_stride) } else { ($micro.a_stride, 1) };
-        let mut ahead = $micro.ahead.start;
-        for _ in 0..$micro.depth {
-            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
-            ahead = ahead.wrapping_add($micro.ahead.stride);
-            let left_vector = _mm512_loadu_ps(b);
-            let right_vector = if VECTORS > 1 { _mm512_loadu_ps(b.add(16)) } else { _mm512_setzero_ps() };
-            unrolled!(i < ROWS {
-                let left = _mm512_set1_ps(*a.add(i * row_step));
-                $sums[i][0] = $step(left, left_vector, $sums[i][0]);
-                if VECTORS > 1 {
-                    $sums[i][VECTORS - 1] = $step(left, right_vector, $sums[i][VECTORS - 1]);
-                }
-            });
-            a = a.add(depth_step);
-            b = b.add(PANEL_COLS);
-        }
-    };
-}
-
-/// Defines a microkernel for what `$step` multiplies.
+/// Defines a microkernel around the loop `$over_depth`.
 macro_rules! define_kernel {
-    ($name:ident, $features:literal, $step:ident) => {
+    ($name:ident, $features:literal, $over_depth:ident) => {
 #[target_feature(enable = $features)]
 unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(micro: &Micro) {
     let zero = _mm512_setzero_ps();
@@ -133,7 +87,7 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
                 }
             }
         });
-        over_depth!($step, micro, sums);
+        $over_depth(micro, &mut sums);
         if !COLUMNS {
             // A copy of its own: what `finish` is given lies in memory, and the loop's sums must not.
                 let mut finished = [[zero; VECTORS]; ROWS];
@@ -159,9 +113,9 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
     };
 }
 
-define_kernel!(kernel, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", step);
-define_kernel!(kernel_words, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma", step_bf16);
-define_kernel!(kernel_widened, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", widened);
+define_kernel!(kernel, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", numbers_512);
+define_kernel!(kernel_words, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma", words_512);
+define_kernel!(kernel_widened, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", widened_512);
 
 /// Bias, ReLU, mask and rounding. Only left factors by rows come with any of them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
