@@ -141,6 +141,24 @@ fn is_one_hot(source: &dyn Source) -> bool {
     source.schema().sparse.iter().all(|column| column.hotness == Hotness::Fixed(1))
 }
 
+/// Whether multi-hot ids are drawn for data of these files: where none of them is one-hot, nobody asks for any. Each group is opened as one
+/// data set; where there are no files, data is made, and has one id a sample.
+///
+/// # Errors
+/// Files that cannot be opened.
+pub fn is_drawn(config: &Config, groups: &[&[PathBuf]]) -> Result<bool> {
+    if config.multi_hot.sizes.counts()?.is_empty() {
+        return Ok(false);
+    }
+    let groups: Vec<_> = groups.iter().filter(|files| !files.is_empty()).collect();
+    for files in &groups {
+        if format_of(config, files)? == Format::Criteo || is_one_hot(&*open_source(config, files, 1)?) {
+            return Ok(true);
+        }
+    }
+    Ok(groups.is_empty())
+}
+
 /// The training data, in memory where it is to be kept; and whether its files are read in any order, which is the same on every rank, however
 /// much memory it has.
 fn training_source(config: &Config, files: &[PathBuf], threads: usize) -> Result<(Arc<dyn Source>, bool)> {

@@ -34,7 +34,7 @@ pub fn eval(arguments: &EvalArguments) -> Result<()> {
         threads: arguments.threads,
         on_bad_row: arguments.on_bad_row,
     };
-    let mut applied = Applied::open(&arguments.checkpoint, &how)?;
+    let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how)?;
     for file in &arguments.data {
         if !data::is_labelled(&applied.config, file)? {
             let message = format!("{} has no labels; `headlong predict` takes such files", file.display());
@@ -67,7 +67,7 @@ pub fn predict(arguments: &PredictArguments) -> Result<()> {
         threads: arguments.threads,
         on_bad_row: arguments.on_bad_row,
     };
-    let mut applied = Applied::open(&arguments.checkpoint, &how)?;
+    let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how)?;
     let started = Instant::now();
     let mut outcome = Ok(());
     for file in &arguments.data {
@@ -103,7 +103,8 @@ struct Applied {
 }
 
 impl Applied {
-    fn open(directory: &Path, how: &How) -> Result<Self> {
+    /// For rows of `files`.
+    fn open(directory: &Path, files: &[PathBuf], how: &How) -> Result<Self> {
         let checkpoint =
             checkpoint::open(directory).map_err(|error| failed("the checkpoint cannot be used", error))?;
         let mut config = config_of(&checkpoint)?;
@@ -126,6 +127,8 @@ impl Applied {
             _ => (data::id_mapper(&config, &rows)?, None),
         };
         restore_ids(&checkpoint, &mut ids)?;
+        let files: Vec<&[PathBuf]> = files.iter().map(std::slice::from_ref).collect();
+        config.multi_hot.is_idle = !data::is_drawn(&config, &files)?;
         let ids = ids.with_multi_hot(config.multi_hot_bags(&rows)?);
         let mut crew = Crew::of_one_rank(&config, &rows, threads)?;
         load(&mut crew, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;

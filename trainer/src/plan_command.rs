@@ -29,7 +29,8 @@ pub fn run(arguments: &PlanArguments) -> Result<()> {
     if let Some(name) = &on_cluster.cluster {
         return cluster::run(arguments, name);
     }
-    let (config, options) = arguments.train.resolve()?;
+    let (mut config, options) = arguments.train.resolve()?;
+    config.multi_hot.is_idle = !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
     let (rows, note) = planned_rows(&config)?;
     let data_rows = arguments.data_rows.or_else(|| known_data_rows(&config));
     let (split, split_note) = planned_split(&config)?;

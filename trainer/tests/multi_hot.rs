@@ -108,6 +108,27 @@ fn sizes_that_do_not_fit_are_refused_by_name() {
     data.path("--output", &place.path("out")).fails(2, &["--rows"]);
 }
 
+/// Where all data is multi-hot already, nothing is drawn, and no memory planned for it.
+#[test]
+fn data_that_is_multi_hot_already_draws_nothing() {
+    let place = Place::new("rows.txt");
+    let train_file = written(&place, &place.train, "headlong", "uniform", "train.bin");
+    let planned = |valid: &Path| {
+        let sizes = format!("multi_hot.sizes=[{SIZES}]");
+        let run =
+            Run::new("plan").path("--data", &train_file).path("--valid", valid).with(&["--set", &sizes]);
+        let run = run.with(&["--set", "data.ids=modulo", "--set", "tables.rows=1000"]);
+        run.with(&["--set", &format!("data.hotness=[{SIZES}]"), "--json"])
+    };
+    let reader_bytes = |run: Run| {
+        let plan: serde_json::Value = serde_json::from_str(&run.succeeds().stdout).unwrap();
+        plan["memory"]["reader_bytes"].as_u64().unwrap()
+    };
+    let drawn = SIZES.split(',').map(|size| 4 * 1000 * (size.parse::<u64>().unwrap() - 1)).sum::<u64>();
+    let (some, none) = (reader_bytes(planned(&place.valid)), reader_bytes(planned(&train_file)));
+    assert_eq!(some - none, drawn);
+}
+
 /// A bound on what is drawn: the same weights and the same file, by less memory, which the plan counts.
 #[test]
 fn a_bound_on_memory_changes_no_id() {

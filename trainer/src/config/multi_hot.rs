@@ -19,6 +19,9 @@ pub struct MultiHotConfig {
     pub seed: u32,
     /// Most memory for what is drawn, in MiB; 0: as much as all of it takes. Changes no id.
     pub memory_mib: u64,
+    /// Not set but found ([`crate::data::is_drawn`]): all of the data is multi-hot already, so nothing is drawn.
+    #[serde(skip)]
+    pub is_idle: bool,
 }
 
 impl MultiHotConfig {
@@ -102,6 +105,13 @@ impl Config {
         }
     }
 
+    /// What is drawn for the rows of each table takes so many bytes.
+    pub fn multi_hot_bytes(&self, table_rows: &[u64]) -> u64 {
+        let MultiHotConfig { sizes, is_idle, .. } = &self.multi_hot;
+        let counts = sizes.counts().ok().filter(|_| !is_idle).unwrap_or_default();
+        MultiHot::bytes_needed(table_rows, counts, self.multi_hot.memory_bytes())
+    }
+
     /// The bags of all rows of tables of `table_rows` rows, where ids are made: drawn now.
     ///
     /// # Errors
@@ -110,7 +120,7 @@ impl Config {
         let MultiHotConfig { distribution, seed, .. } = self.multi_hot;
         let memory_bytes = self.multi_hot.memory_bytes();
         let sizes = self.multi_hot.sizes.counts()?.to_vec();
-        if sizes.is_empty() {
+        if sizes.is_empty() || self.multi_hot.is_idle {
             return Ok(None);
         }
         check_memory(table_rows, &sizes, memory_bytes, "multi_hot.memory_mib")?;

@@ -3,7 +3,6 @@
 use super::{TablePlan, cross_layers, layers, samples_per_step, top_input_width};
 use crate::config::{Config, Ids};
 use headlong_embedding::hybrid::split::Split;
-use headlong_reader::multi_hot::MultiHot;
 use serde::Serialize;
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
@@ -72,14 +71,15 @@ impl MemoryUse {
         let dense_state = config.optimizer.dense.optimizer().state_bytes(1, dense_parameters as usize);
         // Each block of a batch sums its own gradients before they are added (docs/numerics.md).
         let gradients = if config.sum_blocks() > 1 { 1 + config.sum_blocks() as u64 } else { 1 };
-        let rows: u64 = tables.iter().map(|table| table.rows).sum();
+        let table_rows: Vec<u64> = tables.iter().map(|table| table.rows).collect();
+        let rows: u64 = table_rows.iter().sum();
         Self {
             table_weight_bytes: tables.iter().map(|table| table.weight_bytes).sum(),
             table_state_bytes: tables.iter().map(|table| table.state_bytes).sum(),
             dense_bytes: dense_parameters * 4 * (1 + gradients) + dense_state,
             exchange_bytes: 0,
             activation_bytes: activation_bytes(config),
-            reader_bytes: reader_bytes(config, threads) + multi_hot_bytes(config, tables),
+            reader_bytes: reader_bytes(config, threads) + config.multi_hot_bytes(&table_rows),
             id_map_bytes: if config.data.ids == Ids::Hash { 0 } else { rows * MAP_ENTRY_BYTES },
             other_bytes: PROGRAM_BYTES,
         }
@@ -153,13 +153,6 @@ fn activation_bytes(config: &Config) -> u64 {
         + 4
         + ids_per_sample(config) * ROUTE_ENTRY_BYTES;
     layers + crossed + vectors + BATCH_SLOTS * largest * slot
-}
-
-/// The other ids of all rows, where several ids are made of one.
-fn multi_hot_bytes(config: &Config, tables: &[TablePlan]) -> u64 {
-    let rows: Vec<u64> = tables.iter().map(|table| table.rows).collect();
-    let sizes = config.multi_hot.sizes.counts().unwrap_or_default();
-    MultiHot::bytes_needed(&rows, sizes, config.multi_hot.memory_bytes())
 }
 
 fn reader_bytes(config: &Config, threads: usize) -> u64 {

@@ -21,7 +21,6 @@ use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use headlong_embedding::hybrid::split::Split;
-use headlong_reader::multi_hot::MultiHot;
 use serde::Serialize;
 
 /// With less memory than this, multi-hot ids would be made again at every turn.
@@ -265,8 +264,9 @@ impl Plan {
 impl Plan {
     /// The bound on what is drawn for multi-hot ids with which a plan on processors would fit: it changes no result, so it is named first.
     fn bounded_draws(&self, config: &Config, rows: &[u64]) -> Option<String> {
-        let counts = config.multi_hot.sizes.counts().ok()?;
-        let all_mib = MultiHot::bytes_needed(rows, counts, None) >> 20;
+        let mut unbounded = config.clone();
+        unbounded.multi_hot.memory_mib = 0;
+        let all_mib = unbounded.multi_hot_bytes(rows) >> 20;
         let fits = |memory_mib: u64| {
             let mut bounded = config.clone();
             bounded.multi_hot.memory_mib = memory_mib;

@@ -158,6 +158,7 @@ impl Prepared {
         origin: &str,
         reporter: &Reporter,
     ) -> Result<Plan> {
+        let config = &self.with_data(config)?;
         let machine = Machine::detect_with(config.run.device)?;
         let split = placement.split.as_ref();
         let facts =
@@ -172,12 +173,19 @@ impl Prepared {
         Ok(plan)
     }
 
+    /// `config`, with what this data says of it.
+    fn with_data(&self, config: &Config) -> Result<Config> {
+        let mut config = config.clone();
+        config.multi_hot.is_idle = !data::is_drawn(&config, &[&self.train, &self.valid])?;
+        Ok(config)
+    }
+
     /// The bags that ids are made into, drawn the first time that they are asked for: whoever plans alone has no need of them.
     fn multi_hot(&self, config: &Config) -> Result<Option<Arc<MultiHot>>> {
         if let Some(drawn) = self.multi_hot.get() {
             return Ok(drawn.clone());
         }
-        let drawn = config.multi_hot_bags(&self.table_rows)?;
+        let drawn = self.with_data(config)?.multi_hot_bags(&self.table_rows)?;
         Ok(self.multi_hot.get_or_init(|| drawn).clone())
     }
 
