@@ -1,6 +1,7 @@
 //! Steps about CUDA that need no GPU: the software device, its rules, the compile gate, sanitizers.
 
 use std::path::Path;
+use std::thread;
 
 use anyhow::Result;
 
@@ -40,27 +41,38 @@ pub fn orders(workshop: &Workshop) -> Result<Outcome> {
         return Ok(Outcome::Skipped("softcuda cannot be built".into()));
     };
     let programs = test_programs::build(&workshop.root, &["headlong-device", "headlong"])?;
+    // One order beside the other: each has one test at a time.
+    let failed: Vec<String> = thread::scope(|scope| {
+        let (device, programs) = (&device, &programs);
+        let of_seed = |seed| scope.spawn(move || in_order(workshop, device, programs, seed));
+        let running = SEEDS.map(of_seed);
+        running.map(|thread| thread.join().expect("no order panics")).into_iter().collect::<Result<Vec<_>>>()
+    })?
+    .concat();
+    Ok(match failed.is_empty() {
+        true => Outcome::Passed(format!("{} programs, {} seeds", ORDERED.len(), SEEDS.len())),
+        false => Outcome::Failed(failed.join(", ")),
+    })
+}
+
+/// Runs all programs in the order of `seed`; what failed.
+fn in_order(workshop: &Workshop, device: &Path, programs: &[TestProgram], seed: &str) -> Result<Vec<String>> {
     let mut failed = Vec::new();
     for name in ORDERED {
         let Some(program) = programs.iter().find(|program| program.name == name) else {
             failed.push(format!("the test program {name} is absent"));
             continue;
         };
-        for seed in SEEDS {
-            // One test at a time, as on a GPU: some count the driver's calls, which are all the process's.
-            let arguments = ["--quiet", "--test-threads", "1"];
-            let mut command = process::command(&program.path, &arguments, &program.folder);
-            command.env("HEADLONG_CUDA_LIBS", &device).env("SOFTCUDA_DEVICES", softcuda::DEVICES);
-            command.env("XDG_CACHE_HOME", workshop.scratch().join("cache")).env("SOFTCUDA_SEED", seed);
-            if !process::show(command)? {
-                failed.push(format!("{name} with SOFTCUDA_SEED={seed}"));
-            }
+        // One test at a time, as on a GPU: some count the driver's calls, which are all the process's.
+        let arguments = ["--quiet", "--test-threads", "1"];
+        let mut command = process::command(&program.path, &arguments, &program.folder);
+        command.env("HEADLONG_CUDA_LIBS", device).env("SOFTCUDA_DEVICES", softcuda::DEVICES);
+        command.env("XDG_CACHE_HOME", workshop.scratch().join("cache")).env("SOFTCUDA_SEED", seed);
+        if !process::show(command)? {
+            failed.push(format!("{name} with SOFTCUDA_SEED={seed}"));
         }
     }
-    Ok(match failed.is_empty() {
-        true => Outcome::Passed(format!("{} programs, {} seeds", ORDERED.len(), SEEDS.len())),
-        false => Outcome::Failed(failed.join(", ")),
-    })
+    Ok(failed)
 }
 
 /// Tests under sanitizers: a test program, and the words that choose its tests, at least one test each.

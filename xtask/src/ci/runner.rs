@@ -36,12 +36,16 @@ pub fn tests(workshop: &Workshop) -> Result<Outcome> {
     })
 }
 
-/// Successful tests' output goes to the log only, so it is asked for and then hidden.
+/// Successful tests' output goes to the log only, so it is asked for and then hidden. Twice as many tests run at once as there are cores: many
+/// wait for a rank that is lost, or for a deadline.
 fn run_nextest(workshop: &Workshop) -> Result<Finished> {
     let arguments =
         ["nextest", "run", "--release", "--workspace", "--no-fail-fast", "--success-output", "immediate"];
+    let mut command = cargo(&arguments, &workshop.root);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    command.args(["--test-threads", &(2 * cores).to_string()]);
     let mut filter = SuccessFilter::default();
-    process::read(with_a_device(cargo(&arguments, &workshop.root), workshop)?, |line| filter.shows(line))
+    process::read(with_a_device(command, workshop)?, |line| filter.shows(line))
 }
 
 /// The command with the software CUDA device in its environment, where it can be built and no GPU is asked for. Its kernels
