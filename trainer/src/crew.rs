@@ -53,6 +53,7 @@ struct Blueprint {
     ablation: Ablation,
     threads_per_rank: usize,
     record: Record,
+    taken_devices: usize,
     begun: Instant,
 }
 
@@ -70,6 +71,8 @@ pub struct CrewOptions<'a> {
     pub ablation: Ablation,
     /// What is recorded of the stages.
     pub record: Record,
+    /// Devices of this machine that other ranks have, where there are that many more; else each rank shares one with another rank.
+    pub taken_devices: usize,
 }
 
 impl<'a> CrewOptions<'a> {
@@ -82,6 +85,7 @@ impl<'a> CrewOptions<'a> {
             registry,
             ablation: Ablation::default(),
             record: Record::default(),
+            taken_devices: 0,
         }
     }
 }
@@ -142,18 +146,16 @@ pub fn tuned_comm_options(config: &Config) -> Result<CommOptions> {
 }
 
 /// The stream that a rank works on. Ranks of a machine take its CUDA devices in their order: those of a node, or all ranks where they
-/// are threads of one process, whatever nodes they play.
-fn stream_of(config: &Config, communicator: &Communicator, threads: usize) -> Result<Stream> {
+/// are threads of one process, whatever nodes they play; behind `taken` ones where there are enough.
+fn stream_of(config: &Config, communicator: &Communicator, threads: usize, taken: usize) -> Result<Stream> {
     if config.run.device != DeviceChoice::Cuda {
         return Ok(Stream::cpu(threads));
     }
-    let (rank, topology) = (communicator.rank(), communicator.topology());
-    let (local, ranks) = match communicator.transport().name() {
-        "local" => (rank.0, topology.num_ranks()),
-        _ => (topology.local_index(rank), topology.node_size(topology.node_of(rank))),
-    };
+    let (local, ranks) = place_on_machine(communicator);
     let devices = CudaDevice::count().map_err(unusable)? as usize;
-    if local >= devices {
+    let ordinal =
+        if crate::machine::has_devices_beside(devices, taken, ranks) { taken + local } else { local };
+    if ordinal >= devices {
         return Err(Error::unsupported(
             format!("run.device = \"cuda\" with {ranks} ranks on a machine"),
             format!("each rank has a device of its own, and this machine has {devices}"),
@@ -161,13 +163,22 @@ fn stream_of(config: &Config, communicator: &Communicator, threads: usize) -> Re
     }
     headlong_device::cuda::set_kernel_dir(config.run.kernels.clone());
     headlong_device::cuda::blas::set_algorithm_file(config.run.algorithms.clone());
-    let device = CudaDevice::open(local as u32).map_err(unusable)?;
+    let device = CudaDevice::open(ordinal as u32).map_err(unusable)?;
     let pool = Arc::new(Pool::new(threads));
     let stream = |high| Stream::cuda_with_priority(&device, Arc::clone(&pool), high).map_err(unusable);
     // Whatever others wait for goes first; weight gradients fill the gaps.
     match config.run.schedule {
         ScheduleChoice::Serial => stream(true),
         _ => Ok(stream(true)?.with_companion(stream(false)?)),
+    }
+}
+
+/// The number of a rank among those of its machine, and how many these are.
+fn place_on_machine(communicator: &Communicator) -> (usize, usize) {
+    let (rank, topology) = (communicator.rank(), communicator.topology());
+    match communicator.transport().name() {
+        "local" => (rank.0, topology.num_ranks()),
+        _ => (topology.local_index(rank), topology.node_size(topology.node_of(rank))),
     }
 }
 
@@ -221,6 +232,7 @@ impl Crew {
             ablation: options.ablation,
             threads_per_rank: (options.threads / communicators.len()).max(1),
             record: options.record,
+            taken_devices: options.taken_devices,
             begun: Instant::now(),
         };
         let communicators = communicators.into_iter().map(Arc::new).collect();
@@ -235,7 +247,8 @@ impl Crew {
         ids: IdsChoice,
     ) -> Result<Self> {
         let engines = communicators.into_iter().map(|communicator| {
-            let stream = stream_of(config, &communicator, blueprint.threads_per_rank)?;
+            let stream =
+                stream_of(config, &communicator, blueprint.threads_per_rank, blueprint.taken_devices)?;
             let (partition, registry) = (Arc::clone(partition), &blueprint.registry);
             let parts = RankParts { communicator, partition, ids, registry, ablation: blueprint.ablation };
             let model = Model::of_rank(config, &blueprint.table_rows, &stream, parts)?;
@@ -250,6 +263,11 @@ impl Crew {
         crew.all(Engine::meet_devices)?;
         crew.blueprint = Some(blueprint);
         Ok(crew)
+    }
+
+    /// Ranks of this machine, those of other processes included.
+    pub fn ranks_on_machine(&self) -> usize {
+        place_on_machine(&self.first().model().communicator).1
     }
 
     /// Places the rows anew: weights and states move to where they belong now, and the batch of now is routed again. What is trained

@@ -33,6 +33,13 @@ pub struct DeviceFacts {
     pub name: String,
     /// Bytes that are free.
     pub free_bytes: u64,
+    /// Devices of this machine.
+    pub count: usize,
+}
+
+/// Whether `ranks` ranks get devices of their own where others have taken `taken` of a machine's `devices`.
+pub fn has_devices_beside(devices: usize, taken: usize, ranks: usize) -> bool {
+    taken + ranks <= devices
 }
 
 /// f32 GFLOP/s of one core in matrix products where nothing was measured: two 512-bit fused multiply-adds at 3.3 GHz
@@ -95,7 +102,9 @@ impl Machine {
         }
         let device = CudaDevice::open(0).map_err(unusable)?;
         let (free_bytes, _) = device.memory();
-        let device = Some(DeviceFacts { name: device.name().to_owned(), free_bytes: free_bytes as u64 });
+        let count = CudaDevice::count().map_err(unusable)? as usize;
+        let device =
+            Some(DeviceFacts { name: device.name().to_owned(), free_bytes: free_bytes as u64, count });
         Ok(Self { device, ..machine })
     }
 

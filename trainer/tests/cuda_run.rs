@@ -256,3 +256,47 @@ fn processes_whose_devices_exchange_by_nccl_train_as_threads_do() {
     let processes = trained("processes", Run::new("launch").with(&["-n", "2", "--", "train"]));
     assert_eq!(threads, processes);
 }
+
+/// The metrics of an evaluation that training waits for, on devices of their own and on those of ranks that train, which never notice.
+#[test]
+fn ranks_that_evaluate_on_devices_find_the_metrics_of_a_stopped_evaluation() {
+    if is_absent() {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
+    let train = train.with(&["--eval-every", "10", "--steps", "20"]);
+    let outcome = |name: &str, run: Run| {
+        let log = place.path(name);
+        let digest = run.path("--log-json", &log).succeeds().digest();
+        let evaluations = events(&log).into_iter().filter(|event| event["event"] == "eval");
+        let metrics = evaluations.map(|event| (event["step"].clone(), event["auc"].clone()));
+        (digest, metrics.collect::<Vec<_>>())
+    };
+    for (ranks, needed) in [("1", 1), ("2", 3)] {
+        if CudaDevice::count().unwrap() < needed {
+            println!("skipped, because {ranks} ranks and one that evaluates need {needed} devices");
+            continue;
+        }
+        let train = train.clone().with(&["--ranks", ranks]).variable("SOFTCUDA_DEVICES", &needed.to_string());
+        let stopped = train.clone().with(&["--set", "eval.asynchronous=false"]);
+        let expected = outcome(&format!("stopped-{ranks}"), stopped);
+        assert_eq!(expected.1.len(), 2, "{expected:?}");
+        let beside = train.with(&["--eval-ranks", "1"]);
+        assert_eq!(outcome(&format!("beside-{ranks}"), beside), expected, "{ranks} ranks");
+    }
+}
+
+/// A device that cannot hold the model twice: said before any is built.
+#[test]
+fn ranks_that_evaluate_do_not_fit_where_the_model_fits_once() {
+    if is_not_software() {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let run = on_cuda(place.train(), "serial").path("--valid", &place.valid);
+    let run = run.with(&["--set", "tables.rows=60000", "--steps", "1"]);
+    let run = run.variable("SOFTCUDA_MEMORY_MIB", "256");
+    run.clone().with(&["--eval-ranks", "1"]).variable("SOFTCUDA_DEVICES", "2").succeeds();
+    run.with(&["--eval-ranks", "1"]).variable("SOFTCUDA_DEVICES", "1").fails(2, &["--eval-ranks"]);
+}

@@ -370,11 +370,6 @@ fn refuse_on_devices(config: &Config) -> Result<()> {
             "\"rank\" and \"off\": what a node merges has to be counted by a host",
         ),
         (
-            config.run.eval_ranks.is_some(),
-            format!("run.eval_ranks = {}", config.run.eval_ranks.unwrap_or(0)),
-            "evaluation on the ranks that train",
-        ),
-        (
             comm.ids == IdsChoice::Known,
             format!("comm.ids = {}", quoted(&comm.ids)),
             "\"exchange\": each device would sort the ids of all ranks",

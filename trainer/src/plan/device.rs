@@ -16,16 +16,19 @@ pub struct DevicePlan {
     pub needed_bytes: u64,
     /// Bytes that are free.
     pub free_bytes: u64,
+    /// Devices of the machine.
+    pub count: usize,
 }
 
 impl DevicePlan {
     pub(super) fn new(device: &DeviceFacts, memory: &MemoryUse) -> Self {
-        Self { name: device.name.clone(), needed_bytes: memory.on_a_device(), free_bytes: device.free_bytes }
+        let DeviceFacts { name, free_bytes, count } = device.clone();
+        Self { name, needed_bytes: memory.on_a_device(), free_bytes, count }
     }
 
     /// The same device with other tables.
     pub(super) fn with(&self, memory: &MemoryUse) -> Self {
-        Self::new(&DeviceFacts { name: self.name.clone(), free_bytes: self.free_bytes }, memory)
+        Self { needed_bytes: memory.on_a_device(), ..self.clone() }
     }
 
     pub(super) fn fits(&self) -> bool {

@@ -19,7 +19,7 @@ pub use memory::{MemoryUse, OfRank, READER_BLOCK_BYTES};
 
 use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
-use crate::machine::Machine;
+use crate::machine::{Machine, has_devices_beside};
 use headlong_embedding::hybrid::split::Split;
 use serde::Serialize;
 
@@ -286,13 +286,20 @@ impl Plan {
     /// # Errors
     /// [`Error::DoesNotFit`].
     pub fn check_beside(&self, others: &Self) -> Result<()> {
-        let (available_bytes, [mine, theirs]) =
-            (self.available_bytes, [self, others].map(|plan| plan.bytes_per_rank * plan.ranks as u64));
-        if mine + theirs <= available_bytes {
-            return Ok(());
+        let of_hosts = [self, others].map(|plan| plan.bytes_per_rank * plan.ranks as u64).iter().sum();
+        let mut memories = vec![(of_hosts, self.available_bytes)];
+        if let (Some(mine), Some(theirs)) = (&self.on_device, &others.on_device) {
+            let shared = !has_devices_beside(mine.count, self.ranks, others.ranks);
+            let beside = if shared { mine.needed_bytes } else { 0 };
+            memories.push((theirs.needed_bytes + beside, mine.free_bytes));
         }
         let help = "ranks that evaluate hold the model once more: leave --eval-ranks away".to_owned();
-        Err(Error::DoesNotFit { needed_bytes: mine + theirs, available_bytes, help })
+        match memories.into_iter().find(|(needed, available)| needed > available) {
+            Some((needed_bytes, available_bytes)) => {
+                Err(Error::DoesNotFit { needed_bytes, available_bytes, help })
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Ranks of their own that evaluate: they take a snapshot of the weights and predict on their own threads, while training goes on.
 //!
-//! They live in the process that leads. Where training has ranks in other processes, these give their rows for the snapshot, and hear
+//! They live in the process that leads, on devices of their own where the machine has so many, else on those of ranks that train. Where training has ranks in other processes, these give their rows for the snapshot, and hear
 //! what the evaluation has come to at the step at which it is looked at.
 //!
 //! ```text
@@ -49,7 +49,7 @@ pub struct EvalRanks {
 
 impl EvalRanks {
     /// Builds `count` ranks with `threads` threads each, where this process leads; `of_training` are those of the ranks that train, which
-    /// stand still when a snapshot is taken.
+    /// stand still when a snapshot is taken; `ranks` of them work on this machine, and on devices have the first ones.
     ///
     /// # Errors
     /// As [`Crew::build`].
@@ -58,10 +58,10 @@ impl EvalRanks {
         table_rows: &[u64],
         (count, threads): (usize, usize),
         of_training: usize,
-        leads: bool,
+        (leads, ranks): (bool, usize),
     ) -> Result<Self> {
         let registry = Registry::default();
-        let options = CrewOptions::new(count * threads, &registry);
+        let options = CrewOptions { taken_devices: ranks, ..CrewOptions::new(count * threads, &registry) };
         let build = || Crew::build(&config_of(config, count), table_rows, options).map(Box::new);
         let copiers = Pool::new(if leads { of_training + count * threads } else { 1 });
         Ok(Self { crew: leads.then(build).transpose()?, count, copiers })

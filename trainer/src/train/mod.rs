@@ -9,7 +9,6 @@ pub(crate) mod remarks;
 pub use prepare::Prepared;
 
 use crate::arithmetic::Ceiling;
-use crate::build::Ablation;
 use crate::checkpoint::{self, Checkpoint};
 use crate::cli::TrainOptions;
 use crate::config::{Config, DeviceChoice, EvalEvery};
@@ -161,13 +160,12 @@ fn open_session(
     check_eval_ranks(config, &prepared.table_rows, !prepared.valid.is_empty())?;
     let data = prepared.session_data(config, threads)?;
     let threads = Threads::of(job, threads);
+    let registry = Registry::default();
     let crew = CrewOptions {
-        threads: threads.of_training,
         partition: Some(Arc::clone(&placement.partition)),
         communicators: job.take_communicator().map(|rank| vec![rank]),
-        registry: &Registry::default(),
-        ablation: Ablation::default(),
         record: Record { times: options.time, spans: options.trace.is_some() },
+        ..CrewOptions::new(threads.of_training, &registry)
     };
     let crew = Crew::build(&placement.decide(config), &prepared.table_rows, crew)?;
     let init_from = match &options.init_from {
@@ -179,7 +177,7 @@ fn open_session(
         (None, Some(checkpoint)) => Start::WeightsOf(checkpoint),
         (None, None) => Start::Fresh,
     };
-    let leads = crew.leads();
+    let place = (crew.leads(), crew.ranks_on_machine());
     let mut session = Session::open(config, crew, data, &start)?;
     if let Some(count) = config.run.eval_ranks {
         let size = (count, threads.of_eval_rank);
@@ -188,7 +186,7 @@ fn open_session(
             &prepared.table_rows,
             size,
             threads.of_training,
-            leads,
+            place,
         )?);
     }
     Ok(session)
