@@ -1,6 +1,6 @@
 //! AVX2 kernels of one sample: those of [`super::avx512`] with up to 6 × 16 sums in registers.
 
-use super::Features;
+use super::{Features, MAX_DEPTH, MAX_FEATURES, Triangle};
 use crate::vector::avx2::{lanes, transpose};
 use crate::vector::unrolled;
 use std::arch::x86_64::{
@@ -12,23 +12,8 @@ use std::arch::x86_64::{
 };
 use std::mem::MaybeUninit;
 
-/// Most rows of `F` that the kernels take: their square matrix, or their transpose, lies on the stack.
-pub const MAX_FEATURES: usize = 64;
-
-/// Longest rows whose products are chained: transposed, they lie on the stack.
-const MAX_DEPTH: usize = 64;
-
 /// Rows of the largest group: twelve sums, two vectors, a factor, and one register to spare.
 const GROUP: usize = 6;
-
-/// Start of row `index` of `F`.
-#[inline(always)]
-fn row(features: &Features<'_>, index: usize) -> *const f32 {
-    match index {
-        0 => features.bottom.as_ptr(),
-        _ => features.vectors.as_ptr().wrapping_add((index - 1) * features.bottom.len()),
-    }
-}
 
 /// Calls `kernel::<ROWS, …>` for a number of rows from 1 to 6.
 macro_rules! by_rows {
@@ -80,7 +65,7 @@ unsafe fn transpose_features(features: &Features<'_>, (columns, stride): (*mut f
             let block: [__m256; 8] = std::array::from_fn(|i| match j + i {
                 // SAFETY: the row exists, and has eight elements from here on or the mask keeps to it.
                 index if index < count => unsafe {
-                    let start = row(features, index).add(first);
+                    let start = features.start(index).add(first);
                     if whole { _mm256_loadu_ps(start) } else { _mm256_maskload_ps(start, mask) }
                 },
                 _ => _mm256_setzero_ps(),
@@ -91,15 +76,6 @@ unsafe fn transpose_features(features: &Features<'_>, (columns, stride): (*mut f
             }
         }
     }
-}
-
-/// Rows `first ..` of the lower triangle of `F·Fᵀ`.
-struct Triangle<'a> {
-    features: &'a Features<'a>,
-    columns: *const f32,
-    stride: usize,
-    products: *mut f32,
-    first: usize,
 }
 
 #[target_feature(enable = "avx2,fma")]
@@ -125,7 +101,7 @@ unsafe fn pair_products<const ROWS: usize, const VECTORS: usize>(task: &Triangle
     let dim = task.features.bottom.len();
     // SAFETY: row `i` of the triangle has `i` products, and masks keep to them; rows from 1 on lie one after the other.
     unsafe {
-        let mut left = row(task.features, task.first);
+        let mut left = task.features.start(task.first);
         let mut right = task.columns.add(col);
         for _ in 0..dim {
             let low = _mm256_loadu_ps(right);
@@ -160,7 +136,7 @@ unsafe fn pair_products<const ROWS: usize, const VECTORS: usize>(task: &Triangle
 pub unsafe fn long_products(features: &Features<'_>, products: &mut [f32]) {
     let (count, dim) = (features.count(), features.bottom.len());
     // Rows beyond the last stand in for it; their products are not stored.
-    let at = |index: usize| row(features, index.min(count - 1));
+    let at = |index: usize| features.start(index.min(count - 1));
     for high in (0..count).step_by(3) {
         let last = count.min(high + 3) - 1;
         for low in (0..last).step_by(4) {
@@ -338,7 +314,7 @@ unsafe fn some_columns<const ROWS: usize, const VECTORS: usize, const MASKED: bo
         }
         let mut factors = task.factors.add(task.first);
         for j in 0..task.count {
-            let values = row(task.features, j).add(col);
+            let values = task.features.start(j).add(col);
             let low = load(values, 0);
             let high = load(values, VECTORS - 1);
             unrolled!(i < ROWS {

@@ -1,6 +1,6 @@
 //! AVX-512 kernels of one sample: small products with up to 14 × 32 sums in registers, as in [`crate::gemm`].
 
-use super::Features;
+use super::{Features, MAX_DEPTH, MAX_FEATURES, Triangle};
 use crate::vector::avx512::{lanes, transpose};
 use crate::vector::unrolled;
 use std::arch::x86_64::{
@@ -9,22 +9,6 @@ use std::arch::x86_64::{
     _mm512_storeu_ps,
 };
 use std::mem::MaybeUninit;
-
-/// Most rows of `F` that the kernels take: their square matrix lies on the stack.
-pub const MAX_FEATURES: usize = 64;
-
-/// Longest rows whose products are chained: transposed, they lie on the stack.
-const MAX_DEPTH: usize = 64;
-
-/// Start of row `index` of `F`.
-#[inline]
-pub fn row(features: &Features<'_>, index: usize) -> *const f32 {
-    if index == 0 {
-        features.bottom.as_ptr()
-    } else {
-        features.vectors.as_ptr().wrapping_add((index - 1) * features.bottom.len())
-    }
-}
 
 /// Calls `kernel::<ROWS, …>` for a number of rows from 1 to 14.
 macro_rules! by_rows {
@@ -85,7 +69,7 @@ unsafe fn transpose_features(features: &Features<'_>, (columns, stride): (*mut f
             let block: [__m512; 16] = std::array::from_fn(|i| match j + i {
                 // SAFETY: the row exists, and the mask keeps to its elements.
                 index if index < count => unsafe {
-                    _mm512_maskz_loadu_ps(mask, row(features, index).add(first))
+                    _mm512_maskz_loadu_ps(mask, features.start(index).add(first))
                 },
                 _ => _mm512_setzero_ps(),
             });
@@ -95,15 +79,6 @@ unsafe fn transpose_features(features: &Features<'_>, (columns, stride): (*mut f
             }
         }
     }
-}
-
-/// Rows `first ..` of the lower triangle of `F·Fᵀ`.
-struct Triangle<'a> {
-    features: &'a Features<'a>,
-    columns: *const f32,
-    stride: usize,
-    products: *mut f32,
-    first: usize,
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -133,7 +108,7 @@ unsafe fn pair_products<const ROWS: usize, const VECTORS: usize>(task: &Triangle
     let mask = |i: usize, v: usize| lanes((task.first + i).saturating_sub(col + 16 * v));
     // SAFETY: row `i` of the triangle has `i` products, and masks keep to them; rows from 1 on lie one after the other.
     unsafe {
-        let mut left = row(task.features, task.first);
+        let mut left = task.features.start(task.first);
         let mut right = task.columns.add(col);
         for _ in 0..dim {
             let low = _mm512_loadu_ps(right);
@@ -271,7 +246,7 @@ unsafe fn some_columns<const ROWS: usize, const VECTORS: usize>(task: &Rows<'_>,
         for j in 0..task.count {
             _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
             ahead = ahead.wrapping_add(16);
-            let values = row(task.features, j).add(col);
+            let values = task.features.start(j).add(col);
             let low = _mm512_maskz_loadu_ps(masks[0], values);
             let high =
                 if VECTORS > 1 { _mm512_maskz_loadu_ps(masks[VECTORS - 1], values.add(16)) } else { zero };

@@ -1,7 +1,6 @@
 //! The AVX-512 kernel for the products of long vectors: sixteen lanes a sum.
 
 use super::Features;
-use super::avx512::row;
 use crate::vector::avx512::lanes;
 use std::arch::x86_64::{
     __m512, _MM_HINT_T0, _mm_mask_storeu_ps, _mm_prefetch, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd,
@@ -21,7 +20,7 @@ pub unsafe fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f
     // A few cache lines of the next sample with each block.
     let mut ahead = ahead.chunks(ahead.len().div_ceil(blocks).max(1));
     // Rows beyond the last stand in for it; their products are not stored.
-    let rows = |first: usize| std::array::from_fn::<_, 4, _>(|r| row(features, (first + r).min(count - 1)));
+    let rows = |first: usize| std::array::from_fn::<_, 4, _>(|r| features.start((first + r).min(count - 1)));
     for high in (0..count).step_by(4) {
         for low in (0..=high).step_by(4) {
             for line in ahead.next().unwrap_or_default().chunks(16) {

@@ -25,12 +25,40 @@ impl<'a> Features<'a> {
         1 + self.vectors.len() / self.bottom.len()
     }
 
+    /// Where row `index` begins.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn start(&self, index: usize) -> *const f32 {
+        match index {
+            0 => self.bottom.as_ptr(),
+            _ => self.vectors.as_ptr().wrapping_add((index - 1) * self.bottom.len()),
+        }
+    }
+
     #[inline(always)]
     fn row(&self, index: usize) -> &'a [f32] {
         let dim = self.bottom.len();
         if index == 0 { self.bottom } else { &self.vectors[(index - 1) * dim..][..dim] }
     }
 }
+
+/// Rows `first ..` of the lower triangle of `F·Fᵀ`, as the kernels by hand take them.
+#[cfg(target_arch = "x86_64")]
+struct Triangle<'a> {
+    features: &'a Features<'a>,
+    columns: *const f32,
+    stride: usize,
+    products: *mut f32,
+    first: usize,
+}
+
+/// Most rows of `F` that the kernels by hand take: their square matrix, or their transpose, lies on the stack.
+#[cfg(target_arch = "x86_64")]
+const MAX_FEATURES: usize = 64;
+
+/// Longest rows whose products they chain: transposed, they lie on the stack.
+#[cfg(target_arch = "x86_64")]
+const MAX_DEPTH: usize = CHAINED;
 
 /// `products[i(i-1)/2 + j] = F_i · F_j` for `j < i`.
 ///
@@ -45,15 +73,13 @@ pub fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f32]) {
         Isa::Avx512 if long => unsafe { long::products(features, products, ahead) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above, and rows are few and short enough.
-        Isa::Avx512 if count <= avx512::MAX_FEATURES => unsafe {
-            avx512::short_products(features, products, ahead)
-        },
+        Isa::Avx512 if count <= MAX_FEATURES => unsafe { avx512::short_products(features, products, ahead) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has AVX2 and FMA; the list is as long as asserted.
         Isa::Avx2 if long => unsafe { avx2::long_products(features, products) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above, and rows are few and short enough.
-        Isa::Avx2 if count <= avx2::MAX_FEATURES => unsafe { avx2::short_products(features, products) },
+        Isa::Avx2 if count <= MAX_FEATURES => unsafe { avx2::short_products(features, products) },
         _ if long => plain_long_products(features, products),
         _ => plain_short_products(features, products),
     }
@@ -75,12 +101,12 @@ pub fn gradients(
     match isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has AVX-512; the lists are as long as asserted.
-        Isa::Avx512 if count <= avx512::MAX_FEATURES => unsafe {
+        Isa::Avx512 if count <= MAX_FEATURES => unsafe {
             avx512::gradients(features, gradient, (d_bottom, d_vectors), ahead)
         },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has AVX2 and FMA; the lists are as long as asserted.
-        Isa::Avx2 if count <= avx2::MAX_FEATURES => unsafe {
+        Isa::Avx2 if count <= MAX_FEATURES => unsafe {
             avx2::gradients(features, gradient, (d_bottom, d_vectors))
         },
         _ => plain_gradients(features, gradient, d_bottom, d_vectors),
