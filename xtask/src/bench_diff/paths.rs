@@ -8,9 +8,10 @@ use crate::ci::Outcome;
 use crate::process::{self, command};
 
 /// Benchmarks, as `--only` takes them, and the least times as fast that AVX-512 has to be. Processors that add 512 bits in two halves
-/// (Zen 4) gain nothing from wide additions alone, so the bars say "not slower".
+/// (Zen 4) gain nothing from wide additions, and AVX2's products have the same loop: there the largest and the narrowest of f32 are equal,
+/// give or take a tenth (0.93 to 1.27 and 0.95 to 1.03 in two runs). So these bars say "not slower", with room for a noisy minute.
 const BARS: [(&str, f64); 4] =
-    [("linear/forward", 0.95), ("linear/backward", 0.95), ("linear/bf16", 0.95), ("interaction", 0.95)];
+    [("linear/forward", 0.85), ("linear/backward", 0.85), ("linear/bf16", 0.95), ("interaction", 0.95)];
 
 /// The same where products of bf16 have instructions of their own, for one that memory does not bound.
 const BAR_OF_BF16: (&str, f64) = ("linear/bf16 forward 2048x1024x1024", 1.5);
