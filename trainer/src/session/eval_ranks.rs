@@ -1,7 +1,8 @@
 //! Ranks of their own that evaluate: they take a snapshot of the weights and predict on their own threads, while training goes on.
 //!
-//! They live in the process that leads, on devices of their own where the machine has so many, else on those of ranks that train. Where training has ranks in other processes, these give their rows for the snapshot, and hear
-//! what the evaluation has come to at the step at which it is looked at.
+//! They live in the process that leads, on devices of their own where the machine has so many, else on those of ranks that train. Where
+//! training has ranks in other processes, these give their rows for the snapshot, and hear what the evaluation has come to at the step at
+//! which it is looked at.
 //!
 //! ```text
 //! training ranks      step 32 ── snapshot ── 33 ── 34 ── …  ── metrics of 32 are looked at, snapshot ── 65 ── …

@@ -103,9 +103,7 @@ pub fn run(root: &Path, options: &[&str]) -> Result<bool> {
         MetadataCommand::new().manifest_path(manifest).no_deps().exec().context("cargo metadata")?;
     let workshop = Workshop { root: root.into(), metadata, required: Required::from_environment()? };
     let started = Instant::now();
-    let is_narrow = |step: &Step| steps::NARROW.contains(&step.name);
-    let groups = chosen.chunk_by(|one, next| is_narrow(one) && is_narrow(next));
-    let reports: Vec<Report> = groups.flat_map(|group| run_group(group, &workshop)).collect();
+    let reports: Vec<Report> = chosen.into_iter().map(|step| run_step(step, &workshop)).collect();
     print_table(&reports);
     let count = |word| reports.iter().filter(|report| report.outcome.word() == word).count();
     let (passed, failed, skipped) = (count("passed"), count("FAILED"), count("skipped"));
@@ -128,14 +126,6 @@ fn choose(options: &[&str]) -> Result<Vec<&'static Step>> {
     }
     let find = |name: &&str| steps::STEPS.iter().find(|step| step.name == *name);
     names.iter().map(|name| find(name).with_context(|| format!("no step `{name}`; see --list"))).collect()
-}
-
-/// Runs steps side by side.
-fn run_group(steps: &[&'static Step], workshop: &Workshop) -> Vec<Report> {
-    std::thread::scope(|scope| {
-        let running: Vec<_> = steps.iter().map(|step| scope.spawn(|| run_step(step, workshop))).collect();
-        running.into_iter().map(|step| step.join().expect("no step panics")).collect()
-    })
 }
 
 fn run_step(step: &'static Step, workshop: &Workshop) -> Report {

@@ -56,9 +56,6 @@ pub const STEPS: &[Step] = &[
     Step { name: "fuzz", what: "the fuzz targets build", run: fuzz },
 ];
 
-/// Steps that keep little more than one core busy: those of them that stand next to each other run side by side.
-pub const NARROW: [&str; 3] = ["kernels", "sanitizers", "rxe"];
-
 fn show(workshop: &Workshop, arguments: &[&str]) -> Result<Outcome> {
     process::show(cargo(arguments, &workshop.root)).map(Outcome::from_success)
 }
