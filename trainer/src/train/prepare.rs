@@ -37,6 +37,8 @@ pub struct Prepared {
     pub train_rows: Option<u64>,
     /// Rows of each table.
     pub table_rows: Vec<u64>,
+    /// Whether there is nothing to draw bags for: none are asked for, or none of the data is one-hot.
+    needs_no_bags: bool,
     /// The bags that rows stand for, where several ids are made of one and somebody has asked for them.
     multi_hot: OnceLock<Option<Arc<MultiHot>>>,
     /// How frequent the rows are, where there are several ranks.
@@ -61,6 +63,7 @@ impl Prepared {
             dictionary: None,
             train_rows: None,
             table_rows: Vec::new(),
+            needs_no_bags: false,
             multi_hot: OnceLock::new(),
             statistics: None,
         };
@@ -69,6 +72,7 @@ impl Prepared {
         } else {
             prepared.train_rows = data::known_samples(config, &prepared.train)?;
         }
+        prepared.needs_no_bags = !data::is_drawn(config, &[&prepared.train, &prepared.valid])?;
         if config.data.ids == Ids::Dictionary {
             let found = match resumed {
                 Some(checkpoint) => RunDictionary::of_checkpoint(checkpoint)?,
@@ -158,7 +162,7 @@ impl Prepared {
         origin: &str,
         reporter: &Reporter,
     ) -> Result<Plan> {
-        let config = &self.with_data(config)?;
+        let config = &self.with_data(config);
         let machine = Machine::detect_with(config.run.device)?;
         let split = placement.split.as_ref();
         let facts =
@@ -174,10 +178,10 @@ impl Prepared {
     }
 
     /// `config`, with what this data says of it.
-    fn with_data(&self, config: &Config) -> Result<Config> {
+    fn with_data(&self, config: &Config) -> Config {
         let mut config = config.clone();
-        config.multi_hot.is_idle = !data::is_drawn(&config, &[&self.train, &self.valid])?;
-        Ok(config)
+        config.multi_hot.is_idle = self.needs_no_bags;
+        config
     }
 
     /// The bags that ids are made into, drawn the first time that they are asked for: whoever plans alone has no need of them.
@@ -185,7 +189,7 @@ impl Prepared {
         if let Some(drawn) = self.multi_hot.get() {
             return Ok(drawn.clone());
         }
-        let drawn = self.with_data(config)?.multi_hot_bags(&self.table_rows)?;
+        let drawn = self.with_data(config).multi_hot_bags(&self.table_rows)?;
         Ok(self.multi_hot.get_or_init(|| drawn).clone())
     }
 
