@@ -154,6 +154,12 @@ pub struct Registry {
     kinds: BTreeMap<String, Arc<dyn TableKind>>,
 }
 
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.names()).finish()
+    }
+}
+
 impl Default for Registry {
     /// The kinds of this crate: `dense` and `hashed`.
     fn default() -> Self {

@@ -1,5 +1,6 @@
 //! `headlong config show` and `headlong config check`.
 
+use crate::Registry;
 use crate::cli::TrainArguments;
 use crate::error::Result;
 use crate::output;
@@ -8,8 +9,8 @@ use crate::output;
 ///
 /// # Errors
 /// As [`TrainArguments::resolve`].
-pub fn show(arguments: &TrainArguments) -> Result<()> {
-    let (config, options) = arguments.resolve()?;
+pub fn show(arguments: &TrainArguments, registry: &Registry) -> Result<()> {
+    let (config, options) = arguments.resolve(registry)?;
     output::print(&format!("# From {}.\n\n{}", options.origin, config.to_commented_toml()))
 }
 
@@ -17,8 +18,8 @@ pub fn show(arguments: &TrainArguments) -> Result<()> {
 ///
 /// # Errors
 /// As [`TrainArguments::resolve`]; a named file that is absent.
-pub fn check(arguments: &TrainArguments) -> Result<()> {
-    let (config, options) = arguments.resolve()?;
+pub fn check(arguments: &TrainArguments, registry: &Registry) -> Result<()> {
+    let (config, options) = arguments.resolve(registry)?;
     config.check_files()?;
     let data = match (config.data.train.len(), config.synthetic.enabled) {
         (0, true) => "synthetic data".to_owned(),

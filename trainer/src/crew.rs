@@ -195,12 +195,17 @@ fn refuse_remote_whole_tables(config: &Config, table_rows: &[u64], remote: bool)
 }
 
 impl Crew {
-    /// The one rank that applies a model of this program's own kinds of tables, on the device that `config` names.
+    /// The one rank that applies a model, on the device that `config` names.
     ///
     /// # Errors
     /// As [`Model::of_rank`].
-    pub fn of_one_rank(config: &Config, table_rows: &[u64], threads: usize) -> Result<Self> {
-        Self::build(config, table_rows, CrewOptions::new(threads, &Registry::default()))
+    pub fn of_one_rank(
+        config: &Config,
+        table_rows: &[u64],
+        threads: usize,
+        registry: &Registry,
+    ) -> Result<Self> {
+        Self::build(config, table_rows, CrewOptions::new(threads, registry))
     }
 
     /// Builds the ranks of this process.

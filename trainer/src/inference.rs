@@ -1,6 +1,7 @@
 //! `headlong eval` and `headlong predict`: a checkpoint applied to files. The checkpoint brings everything but the rows:
 //! configuration, dictionary or admitted ids, dense transform.
 
+use crate::Registry;
 use crate::checkpoint::{self, Checkpoint, Select};
 use crate::cli::{EvalArguments, PredictArguments};
 use crate::config::{
@@ -27,14 +28,14 @@ use std::time::Instant;
 ///
 /// # Errors
 /// A checkpoint or files that cannot be used; files without labels.
-pub fn eval(arguments: &EvalArguments) -> Result<()> {
+pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
     let how = How {
         device: arguments.device,
         batch_size: arguments.batch_size,
         threads: arguments.threads,
         on_bad_row: arguments.on_bad_row,
     };
-    let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how)?;
+    let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how, registry)?;
     for file in &arguments.data {
         if !data::is_labelled(&applied.config, file)? {
             let message = format!("{} has no labels; `headlong predict` takes such files", file.display());
@@ -59,7 +60,7 @@ pub fn eval(arguments: &EvalArguments) -> Result<()> {
 ///
 /// # Errors
 /// A checkpoint or files that cannot be used; an output that cannot be written.
-pub fn predict(arguments: &PredictArguments) -> Result<()> {
+pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> {
     let mut writer = PredictionWriter::create(&arguments.output)?;
     let how = How {
         device: arguments.device,
@@ -67,7 +68,7 @@ pub fn predict(arguments: &PredictArguments) -> Result<()> {
         threads: arguments.threads,
         on_bad_row: arguments.on_bad_row,
     };
-    let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how)?;
+    let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how, registry)?;
     let started = Instant::now();
     let mut outcome = Ok(());
     for file in &arguments.data {
@@ -104,7 +105,7 @@ struct Applied {
 
 impl Applied {
     /// For rows of `files`.
-    fn open(directory: &Path, files: &[PathBuf], how: &How) -> Result<Self> {
+    fn open(directory: &Path, files: &[PathBuf], how: &How, registry: &Registry) -> Result<Self> {
         let checkpoint =
             checkpoint::open(directory).map_err(|error| failed("the checkpoint cannot be used", error))?;
         let mut config = config_of(&checkpoint)?;
@@ -113,7 +114,8 @@ impl Applied {
         // One rank applies what any number of ranks has trained. Nothing is trained: no gradients of large batches, no optimiser states.
         (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);
         (config.run.ranks, config.train.sum_blocks) = (1, None);
-        apply_on(&mut config, how.device)?;
+        apply_on(&mut config, how.device);
+        config.validate_with(registry)?;
         config.optimizer.sparse = SparseOptimizer { name: "sgd".to_owned(), ..SparseOptimizer::default() };
         config.optimizer.dense = DenseOptimizer { name: "sgd".to_owned(), ..DenseOptimizer::default() };
         let threads = how.threads.unwrap_or_else(crate::machine::cores);
@@ -130,7 +132,7 @@ impl Applied {
         let files: Vec<&[PathBuf]> = files.iter().map(std::slice::from_ref).collect();
         config.multi_hot.is_idle = !data::is_drawn(&config, &files)?;
         let ids = ids.with_multi_hot(config.multi_hot_bags(&rows)?);
-        let mut crew = Crew::of_one_rank(&config, &rows, threads)?;
+        let mut crew = Crew::of_one_rank(&config, &rows, threads, registry)?;
         load(&mut crew, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;
         Ok(Self { config, checkpoint, crew, ids, threads })
     }
@@ -147,7 +149,7 @@ impl Applied {
 
 /// Has the model applied on `device`, in the precision it was trained in, so that it gives the numbers of the run's own evaluations. A
 /// processor applies what any device has trained; what only devices have (TF32, rows of f16) it computes in f32.
-fn apply_on(config: &mut Config, device: DeviceChoice) -> Result<()> {
+fn apply_on(config: &mut Config, device: DeviceChoice) {
     config.run.device = match device {
         DeviceChoice::Auto => DeviceChoice::Cpu,
         device => device,
@@ -166,7 +168,6 @@ fn apply_on(config: &mut Config, device: DeviceChoice) -> Result<()> {
         widen(&mut config.tables.dtype);
         config.table.iter_mut().filter_map(|entry| entry.dtype.as_mut()).for_each(widen);
     }
-    config.validate()
 }
 
 fn config_of(checkpoint: &Checkpoint) -> Result<Config> {

@@ -1,5 +1,6 @@
 //! `headlong kernels`: the CUDA kernels that models need, compiled ahead of time on any machine that has NVRTC.
 
+use crate::Registry;
 use crate::cli::{JsonOutput, TrainArguments};
 use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
@@ -76,8 +77,8 @@ struct Row {
 ///
 /// # Errors
 /// As for the configuration of `headlong train`.
-pub fn list(arguments: &ListArguments) -> Result<()> {
-    let builds = builds(&arguments.models)?;
+pub fn list(arguments: &ListArguments, registry: &Registry) -> Result<()> {
+    let builds = builds(&arguments.models, registry)?;
     let lines: Vec<(String, String)> =
         builds.iter().map(|build| (build.source.name.to_owned(), constants(build))).collect();
     let width = lines.iter().map(|(source, _)| source.len()).max().unwrap_or(0);
@@ -95,8 +96,8 @@ pub fn list(arguments: &ListArguments) -> Result<()> {
 /// # Errors
 /// As for the configuration of `headlong train`; [`Error::Failed`] where a source does not compile, a file cannot be
 /// written, or (`--check`) the compiler warned or a kernel spills.
-pub fn build(arguments: &BuildArguments) -> Result<()> {
-    let builds = builds(&arguments.models)?;
+pub fn build(arguments: &BuildArguments, registry: &Registry) -> Result<()> {
+    let builds = builds(&arguments.models, registry)?;
     let (mut rows, mut complaints) = (Vec::new(), Vec::new());
     let jobs: Vec<(&Build, &str)> = builds
         .iter()
@@ -142,8 +143,8 @@ fn compile(jobs: &[(&Build, &str)], output: Option<&Path>) -> Vec<DeviceResult<C
 }
 
 /// All instances that the rooms list for the models, each once.
-fn builds(models: &ModelArguments) -> Result<Vec<Build>> {
-    let mut all: Vec<Build> = configurations(models)?.iter().flat_map(builds_of).collect();
+fn builds(models: &ModelArguments, registry: &Registry) -> Result<Vec<Build>> {
+    let mut all: Vec<Build> = configurations(models, registry)?.iter().flat_map(builds_of).collect();
     if models.every_instance {
         all.extend(headlong_embedding::cuda::all_kernels());
     }
@@ -158,7 +159,7 @@ fn builds(models: &ModelArguments) -> Result<Vec<Build>> {
     Ok(builds)
 }
 
-fn configurations(models: &ModelArguments) -> Result<Vec<Config>> {
+fn configurations(models: &ModelArguments, registry: &Registry) -> Result<Vec<Config>> {
     let resolve = |config: Option<PathBuf>, preset: Option<&str>| {
         let arguments = TrainArguments {
             config,
@@ -166,7 +167,7 @@ fn configurations(models: &ModelArguments) -> Result<Vec<Config>> {
             set: models.set.clone(),
             ..TrainArguments::default()
         };
-        Ok(arguments.resolve()?.0)
+        Ok(arguments.resolve(registry)?.0)
     };
     let mut configurations = Vec::new();
     if models.config.is_some() {
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn every_preset_needs_kernels_and_each_instance_stands_once() {
-        let all = builds(&ModelArguments::default()).unwrap();
+        let all = builds(&ModelArguments::default(), &Registry::default()).unwrap();
         let mut names: Vec<(&str, String)> =
             all.iter().map(|build| (build.source.name, constants(build))).collect();
         assert!(!names.is_empty());
@@ -264,14 +265,14 @@ mod tests {
         let rooms: Vec<&str> = names.iter().filter_map(|(source, _)| source.split('/').next()).collect();
         assert!(["mlp", "embedding", "comm"].iter().all(|room| rooms.contains(room)), "{rooms:?}");
         let tiny = ModelArguments { preset: vec!["tiny".to_owned()], ..ModelArguments::default() };
-        assert!(builds(&tiny).unwrap().len() <= before);
+        assert!(builds(&tiny, &Registry::default()).unwrap().len() <= before);
         let every = ModelArguments { every_instance: true, ..ModelArguments::default() };
-        assert!(builds(&every).unwrap().len() > before);
+        assert!(builds(&every, &Registry::default()).unwrap().len() > before);
     }
 
     #[test]
     fn spills_and_warnings_are_complaints() {
-        let build = &builds(&ModelArguments::default()).unwrap()[0];
+        let build = &builds(&ModelArguments::default(), &Registry::default()).unwrap()[0];
         let report =
             |spill_bytes| KernelReport { name: "k".to_owned(), registers: 32, spill_bytes, shared_bytes: 0 };
         let compiled =

@@ -1,5 +1,6 @@
 //! `headlong plan`, and the plan that `headlong train` prints first.
 
+use crate::Registry;
 use crate::cli::PlanArguments;
 use crate::config::{Config, Ids, ROWS_FROM_DICTIONARY, TableRows};
 use crate::crew::local_topology;
@@ -21,15 +22,15 @@ mod cluster;
 ///
 /// # Errors
 /// As [`crate::cli::TrainArguments::resolve`]; [`crate::error::Error::DoesNotFit`] after the plan is printed.
-pub fn run(arguments: &PlanArguments) -> Result<()> {
+pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     let on_cluster = &arguments.on_cluster;
     if on_cluster.check_published {
         return cluster::check_published(&arguments.json);
     }
     if let Some(name) = &on_cluster.cluster {
-        return cluster::run(arguments, name);
+        return cluster::run(arguments, name, registry);
     }
-    let (mut config, options) = arguments.train.resolve()?;
+    let (mut config, options) = arguments.train.resolve(registry)?;
     config.multi_hot.is_idle = !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
     let (rows, note) = planned_rows(&config)?;
     let data_rows = arguments.data_rows.or_else(|| known_data_rows(&config));

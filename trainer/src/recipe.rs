@@ -143,6 +143,7 @@ fn text(is_asked_for: impl Fn(RecipeModel, RecipeMachine) -> bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Registry;
     use crate::cli::{Cli, Command};
     use crate::config::EvalEvery;
     use clap::Parser as _;
@@ -170,7 +171,7 @@ mod tests {
             let words = ["headlong".to_owned()].into_iter().chain(words);
             let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
             let Some(Command::Train(arguments)) = cli.command else { panic!("not a training command") };
-            let (config, options) = match arguments.resolve() {
+            let (config, options) = match arguments.resolve(&Registry::default()) {
                 Ok(resolved) => resolved,
                 Err(error) if error.to_string().contains("criteo-terabyte-dcnv2") => continue,
                 Err(error) => panic!("{error}"),

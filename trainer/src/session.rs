@@ -8,7 +8,9 @@ mod eval_ranks;
 mod evaluations;
 mod slices;
 
-pub use eval_ranks::{EvalRanks, check as check_eval_ranks, config_of as config_of_eval_ranks};
+pub use eval_ranks::{
+    EvalRanks, EvalRanksOptions, check as check_eval_ranks, config_of as config_of_eval_ranks,
+};
 pub use evaluations::Evaluated;
 
 use crate::checkpoint::{

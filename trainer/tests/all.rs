@@ -27,6 +27,7 @@ mod mllog_rules;
 mod multi_hot;
 mod narrow_tables;
 mod nccl_tests_output;
+mod own_program;
 mod paths;
 mod planted;
 mod python_support;

@@ -103,13 +103,25 @@ fn wrong_tables_are_refused_with_their_names() {
     fails("[[table]]\nname = \"C3\"\nknd = \"hashed\"\n", &["tables.toml:3", "table.kind"]);
     let of = |rest: &str| format!("[[table]]\nname = \"C3\"\nkind = \"hashed\"\n{rest}\n");
     fails(&of("placement = \"data_parallel\""), &["C3", "no replica"]);
-    let train = |text: &str| {
-        let ended = place.train().path("--config", &config(&place, text)).end();
-        assert_ne!(ended.code, Some(0));
-        ended.stderr
-    };
-    let text = train(&of("options = { min_cout = 2 }"));
-    assert!(text.contains("no option `min_cout`; it has: min_count, eviction"), "{text}");
-    let text = train("[[table]]\nname = \"C3\"\nkind = \"hashd\"\n");
-    assert!(text.contains("no table kind `hashd`; known kinds: dense, hashed"), "{text}");
+    fails(&of("options = { min_cout = 2 }"), &["no option `min_cout`; it has: min_count, eviction"]);
+    fails(
+        "[[table]]\nname = \"C3\"\nkind = \"hashd\"\n",
+        &["C3", "no table kind `hashd`; known kinds: dense, hashed: did you mean `hashed`?"],
+    );
+}
+
+/// What this program cannot build is refused by every command that reads a configuration, before it prints anything.
+#[test]
+fn kinds_that_are_not_registered_are_refused_before_a_plan_is_printed() {
+    let place = Place::new("rows.txt");
+    let text = "[[table]]\nname = \"C3\"\nkind = \"low_rank\"\ngrain = \"whole\"\n";
+    let file = config(&place, text);
+    for command in [&["train"][..], &["plan"], &["config", "check"], &["config", "show"]] {
+        let run =
+            Run::new(command[0]).with(&command[1..]).path("--config", &file).path("--data", &place.train);
+        let run = run.path("--output-dir", &place.path("output"));
+        let ended = run.fails(2, &["C3", "no table kind `low_rank`", "known kinds: dense, hashed"]);
+        assert_eq!(ended.stdout, "", "{command:?}");
+        assert!(!place.path("output").exists(), "{command:?}");
+    }
 }

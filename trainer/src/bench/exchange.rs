@@ -12,6 +12,7 @@ use super::collectives::arguments::{Bind, CollectiveArguments, Way};
 use super::collectives::backend::Backend;
 use super::collectives::job::{Job, Measured, Outcome};
 use super::collectives::operation::{Operation, Place};
+use crate::Registry;
 use crate::cli::{JsonOutput, TrainArguments};
 use crate::config::{CompressChoice, Config, DeduplicateChoice};
 use crate::crew::local_topology;
@@ -68,8 +69,8 @@ pub struct ExchangeArguments {
 ///
 /// # Errors
 /// A configuration that cannot work; data that cannot be read; a transport that fails; no backend that is there.
-pub fn run(arguments: &ExchangeArguments) -> Result<()> {
-    let (mut config, _) = arguments.train.resolve()?;
+pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
+    let (mut config, _) = arguments.train.resolve(registry)?;
     prepare(&mut config, arguments)?;
     if let (Some(backend), Some(file)) = (arguments.worker, &arguments.messages) {
         let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;

@@ -1,8 +1,10 @@
 //! The command line: every command and flag, as text and as types. What a flag means for the configuration stands in
-//! [`train_arguments`]; `main.rs` calls the commands.
+//! [`train_arguments`]; [`main_with`] calls the commands.
 
+mod dispatch;
 pub mod train_arguments;
 
+pub use dispatch::main_with;
 pub use train_arguments::{LogTarget, TrainArguments, TrainOptions};
 
 use crate::bench::collectives::arguments::CollectiveArguments;

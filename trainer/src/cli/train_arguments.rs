@@ -1,5 +1,6 @@
 //! The flags of `headlong train`, which are also those of `plan` and `config`, and what they do to the configuration.
 
+use crate::Registry;
 use crate::config::{
     CacheData, Config, DeviceChoice, EvalEvery, Hybrid, OnBadRow, Precision, ScheduleChoice, TransportChoice,
 };
@@ -168,6 +169,8 @@ pub struct TrainOptions {
     pub origin: String,
     /// The command line, as the log gives it.
     pub command: String,
+    /// The kinds of tables that the configuration may name.
+    pub registry: Registry,
 }
 
 fn parse_eval_every(text: &str) -> Result<EvalEvery, String> {
@@ -181,11 +184,11 @@ fn parse_eval_every(text: &str) -> Result<EvalEvery, String> {
 }
 
 impl TrainArguments {
-    /// The effective configuration, checked, and what the run does besides.
+    /// The effective configuration, checked, and what the run does besides; `registry` knows the kinds of tables.
     ///
     /// # Errors
     /// Everything that is wrong with the usage or the configuration (exit code 2), named by flag or key.
-    pub fn resolve(&self) -> Result<(Config, TrainOptions)> {
+    pub fn resolve(&self, registry: &Registry) -> Result<(Config, TrainOptions)> {
         let (mut config, origin) = self.base()?;
         self.refuse_set_and_flag()?;
         config.set_all(&self.set)?;
@@ -194,7 +197,7 @@ impl TrainArguments {
         self.apply_run(&mut config);
         config.optimizer.resolve()?;
         self.refuse_contradictions(&config)?;
-        config.validate()?;
+        config.validate_with(registry)?;
         let options = TrainOptions {
             resume: self.resume,
             init_from: self.init_from.clone(),
@@ -205,6 +208,7 @@ impl TrainArguments {
             dry_run: self.dry_run,
             origin,
             command: std::env::args().collect::<Vec<_>>().join(" "),
+            registry: registry.clone(),
         };
         Ok((config, options))
     }

@@ -15,6 +15,7 @@ mod comm;
 mod data;
 mod evaluation;
 pub mod keys;
+mod kinds;
 pub mod load;
 mod mlperf;
 mod model;

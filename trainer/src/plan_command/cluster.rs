@@ -1,5 +1,6 @@
 //! `headlong plan --cluster`: plans for machines that are not here.
 
+use crate::Registry;
 use crate::cli::{ClusterArguments, JsonOutput, PlanArguments};
 use crate::config::{Config, TableRows};
 use crate::error::{Error, Result};
@@ -25,13 +26,13 @@ const TRACED_STEPS: usize = 4;
 ///
 /// # Errors
 /// Wrong descriptions and configurations, by file and key; [`Error::DoesNotFit`]; files that cannot be written.
-pub(super) fn run(arguments: &PlanArguments, name: &str) -> Result<()> {
+pub(super) fn run(arguments: &PlanArguments, name: &str, registry: &Registry) -> Result<()> {
     let asked = &arguments.on_cluster;
     if name == "show" {
         let texts: Vec<_> = PRESETS.iter().map(|(_, text)| *text).collect();
         return output::print(&texts.join("\n"));
     }
-    let (config, options) = arguments.train.resolve()?;
+    let (config, options) = arguments.train.resolve(registry)?;
     let cluster = described(asked, name)?;
     let (rows, note) = planned_rows(&config)?;
     let mut workload = Workload::new(&config, &rows, &source(asked, &config)?)?;

@@ -39,6 +39,22 @@ pub fn config_of(config: &Config, count: usize) -> Config {
     config
 }
 
+/// What ranks that evaluate are built from, besides a configuration.
+pub struct EvalRanksOptions<'a> {
+    /// How many.
+    pub count: usize,
+    /// Threads of each.
+    pub threads_per_rank: usize,
+    /// Threads of the ranks that train in this process.
+    pub training_threads: usize,
+    /// Whether this process leads.
+    pub leads: bool,
+    /// Ranks that train on this machine; on devices they have the first ones.
+    pub ranks_on_machine: usize,
+    /// The kinds of tables that the configuration may name.
+    pub registry: &'a Registry,
+}
+
 /// The ranks that evaluate.
 pub struct EvalRanks {
     /// Away while they evaluate; none in processes that do not lead.
@@ -49,22 +65,17 @@ pub struct EvalRanks {
 }
 
 impl EvalRanks {
-    /// Builds `count` ranks with `threads` threads each, where this process leads; `of_training` are those of the ranks that train, which
-    /// stand still when a snapshot is taken; `ranks` of them work on this machine, and on devices have the first ones.
+    /// Builds the ranks, where this process leads. Training ranks wait while a snapshot is taken.
     ///
     /// # Errors
     /// As [`Crew::build`].
-    pub fn build(
-        config: &Config,
-        table_rows: &[u64],
-        (count, threads): (usize, usize),
-        of_training: usize,
-        (leads, ranks): (bool, usize),
-    ) -> Result<Self> {
-        let registry = Registry::default();
-        let options = CrewOptions { taken_devices: ranks, ..CrewOptions::new(count * threads, &registry) };
-        let build = || Crew::build(&config_of(config, count), table_rows, options).map(Box::new);
-        let copiers = Pool::new(if leads { of_training + count * threads } else { 1 });
+    pub fn build(config: &Config, table_rows: &[u64], options: &EvalRanksOptions<'_>) -> Result<Self> {
+        let EvalRanksOptions { count, leads, registry, .. } = *options;
+        let threads = count * options.threads_per_rank;
+        let crew =
+            CrewOptions { taken_devices: options.ranks_on_machine, ..CrewOptions::new(threads, registry) };
+        let build = || Crew::build(&config_of(config, count), table_rows, crew).map(Box::new);
+        let copiers = Pool::new(if leads { options.training_threads + threads } else { 1 });
         Ok(Self { crew: leads.then(build).transpose()?, count, copiers })
     }
 

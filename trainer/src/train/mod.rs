@@ -21,10 +21,9 @@ use crate::mllog::MlLog;
 use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::report::{self, At, Done, Reporter};
-use crate::session::{EvalRanks, Session, Start, check_eval_ranks, open_directory};
+use crate::session::{EvalRanks, EvalRanksOptions, Session, Start, check_eval_ranks, open_directory};
 use crate::signals::StopRequest;
 use crate::trace::Record;
-use headlong_embedding::Registry;
 use headlong_reader::Reader as _;
 use progress::Meter;
 use serde_json::Map;
@@ -160,12 +159,11 @@ fn open_session(
     check_eval_ranks(config, &prepared.table_rows, !prepared.valid.is_empty())?;
     let data = prepared.session_data(config, threads)?;
     let threads = Threads::of(job, threads);
-    let registry = Registry::default();
     let crew = CrewOptions {
         partition: Some(Arc::clone(&placement.partition)),
         communicators: job.take_communicator().map(|rank| vec![rank]),
         record: Record { times: options.time, spans: options.trace.is_some() },
-        ..CrewOptions::new(threads.of_training, &registry)
+        ..CrewOptions::new(threads.of_training, &options.registry)
     };
     let crew = Crew::build(&placement.decide(config), &prepared.table_rows, crew)?;
     let init_from = match &options.init_from {
@@ -177,17 +175,18 @@ fn open_session(
         (None, Some(checkpoint)) => Start::WeightsOf(checkpoint),
         (None, None) => Start::Fresh,
     };
-    let place = (crew.leads(), crew.ranks_on_machine());
+    let (leads, ranks_on_machine) = (crew.leads(), crew.ranks_on_machine());
     let mut session = Session::open(config, crew, data, &start)?;
     if let Some(count) = config.run.eval_ranks {
-        let size = (count, threads.of_eval_rank);
-        session.evaluate_on(EvalRanks::build(
-            config,
-            &prepared.table_rows,
-            size,
-            threads.of_training,
-            place,
-        )?);
+        let options = EvalRanksOptions {
+            count,
+            threads_per_rank: threads.of_eval_rank,
+            training_threads: threads.of_training,
+            leads,
+            ranks_on_machine,
+            registry: &options.registry,
+        };
+        session.evaluate_on(EvalRanks::build(config, &prepared.table_rows, &options)?);
     }
     Ok(session)
 }

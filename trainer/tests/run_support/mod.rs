@@ -113,6 +113,7 @@ impl Place {
 /// A command line of the program.
 #[derive(Clone, Debug)]
 pub struct Run {
+    program: PathBuf,
     arguments: Vec<String>,
     environment: Vec<(&'static str, String)>,
 }
@@ -120,7 +121,15 @@ pub struct Run {
 impl Run {
     /// `headlong COMMAND`.
     pub fn new(command: &str) -> Self {
-        Self { arguments: vec![command.to_owned()], environment: Vec::new() }
+        let program = env!("CARGO_BIN_EXE_headlong").into();
+        Self { program, arguments: vec![command.to_owned()], environment: Vec::new() }
+    }
+
+    /// By an example of the library instead, where that is a program with kinds of tables of its own.
+    pub fn by_example(mut self, name: &str) -> Self {
+        // Cargo builds examples with tests, in a folder next to the program.
+        self.program = Path::new(env!("CARGO_BIN_EXE_headlong")).with_file_name("examples").join(name);
+        self
     }
 
     /// With more arguments.
@@ -147,7 +156,7 @@ impl Run {
 
     /// The command, ready to be started.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headlong"));
+        let mut command = Command::new(&self.program);
         command.args(&self.arguments).stdin(Stdio::null());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command

@@ -1,0 +1,119 @@
+//! The program: reads the command line, calls the command, prints errors, gives the exit code.
+
+use super::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments};
+use crate::Registry;
+use crate::bench::collectives::{self, operation::Operation};
+use crate::error::{Error, Result, chain};
+use crate::{checkpoint_command, config_command, data_command, doctor, inference, output, plan_command};
+use clap::{CommandFactory as _, Parser as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The program `headlong`, whole, with the kinds of tables that `registry` knows: the `main` of a program with tables of
+/// its own.
+///
+/// ```no_run
+/// use headlong::table::{Registry, TableEnv, TableSpec};
+///
+/// fn main() -> std::process::ExitCode {
+///     let mut registry = Registry::default();
+///     // A type of one's own, as a rule. This kind has half of the rows that are asked for.
+///     registry.register("half", |spec: &TableSpec, env: &TableEnv| {
+///         let half = TableSpec { kind: "dense".to_owned(), rows: spec.rows.div_ceil(2), ..spec.clone() };
+///         Registry::default().kind(&half)?.build(&half, env)
+///     });
+///     headlong::main_with(registry)
+/// }
+/// ```
+///
+/// Reads the command line of this process. Commands that start processes (`launch`, `bench`) start this program.
+pub fn main_with(registry: Registry) -> ExitCode {
+    crate::launch::follow_launcher();
+    let answer = match Cli::parse().command {
+        Some(command) => dispatch(command, &registry),
+        None => output::print(&Cli::command().render_help().to_string()),
+    };
+    match answer {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", chain(&error));
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn dispatch(command: Command, registry: &Registry) -> Result<()> {
+    match command {
+        Command::Train(arguments) => train(&arguments, registry),
+        Command::Eval(arguments) => inference::eval(&arguments, registry),
+        Command::Predict(arguments) => inference::predict(&arguments, registry),
+        Command::Plan(arguments) => plan_command::run(&arguments, registry),
+        Command::Data(command) => data(&command),
+        Command::Checkpoint(command) => checkpoint_command::run(&command),
+        Command::Launch(arguments) => crate::launch::run(&arguments),
+        Command::Bench(command) => bench(&command, registry),
+        Command::Kernels(KernelsCommand::Build(arguments)) => {
+            crate::kernels_command::build(&arguments, registry)
+        }
+        Command::Kernels(KernelsCommand::List(arguments)) => {
+            crate::kernels_command::list(&arguments, registry)
+        }
+        Command::Config(ConfigCommand::Show(arguments)) => config_command::show(&arguments, registry),
+        Command::Config(ConfigCommand::Check(arguments)) => config_command::check(&arguments, registry),
+        Command::Doctor(arguments) => doctor::run(&arguments.json),
+        Command::Recipe(arguments) => crate::recipe::run(&arguments),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), program(), &mut script);
+            output::print(&String::from_utf8_lossy(&script))
+        }
+    }
+}
+
+fn train(arguments: &TrainArguments, registry: &Registry) -> Result<()> {
+    let (config, options) = arguments.resolve(registry)?;
+    config.require_data()?;
+    crate::train::run(&config, &options)
+}
+
+fn data(command: &DataCommand) -> Result<()> {
+    match command {
+        DataCommand::Make(arguments) => data_command::make(arguments),
+        DataCommand::Inspect(arguments) => data_command::inspect(arguments),
+        DataCommand::Verify(arguments) => crate::verify_command::verify(arguments),
+        DataCommand::Convert(arguments) => crate::convert_command::run(arguments),
+        DataCommand::MultiHot(arguments) => crate::convert_command::run_multi_hot(arguments),
+    }
+}
+
+fn bench(command: &BenchCommand, registry: &Registry) -> Result<()> {
+    match command {
+        BenchCommand::Iteration(arguments) => crate::bench::iteration::run(arguments),
+        BenchCommand::Forecast(arguments) => crate::bench::forecast::run(arguments),
+        BenchCommand::Reader(arguments) => crate::bench::reader::run(arguments),
+        BenchCommand::Embedding(_) => absent("headlong bench embedding"),
+        BenchCommand::AllReduce(arguments) => collectives::run(Operation::AllReduce, arguments),
+        BenchCommand::ReduceScatter(arguments) => collectives::run(Operation::ReduceScatter, arguments),
+        BenchCommand::AllGather(arguments) => collectives::run(Operation::AllGather, arguments),
+        BenchCommand::Broadcast(arguments) => collectives::run(Operation::Broadcast, arguments),
+        BenchCommand::Alltoall(arguments) => collectives::run(Operation::AllToAll, arguments),
+        BenchCommand::Alltoallv(arguments) => collectives::run(Operation::AllToAllV, arguments),
+        BenchCommand::Sendrecv(arguments) => collectives::run(Operation::SendReceive, arguments),
+        BenchCommand::Barrier(arguments) => collectives::run(Operation::Barrier, arguments),
+        BenchCommand::P2p(arguments) => crate::bench::p2p::run(arguments),
+        BenchCommand::Exchange(arguments) => crate::bench::exchange::run(arguments, registry),
+        BenchCommand::Tune(arguments) => crate::bench::tune::run(arguments),
+    }
+}
+
+/// Refuses a command that this build does not have.
+fn absent(command: &str) -> Result<()> {
+    Err(Error::unsupported(format!("`{command}`"), "it is not in this build"))
+}
+
+/// What the user calls this program.
+fn program() -> String {
+    let called = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&called).file_name().unwrap_or_default().to_string_lossy();
+    if name.is_empty() { "headlong".to_owned() } else { name.into_owned() }
+}

@@ -1,0 +1,61 @@
+//! The kinds of tables that a program has registered, and what a configuration asks of them.
+
+use super::{Config, GrainName, KeysName, TableEntry, keys};
+use crate::error::{Error, Result};
+use headlong_embedding::{EmbeddingError, Grain, Keys, Registry};
+
+impl Config {
+    /// As [`Config::validate`], in a program that has registered the kinds of `registry`: a kind that is
+    /// not registered is refused, and so is what tables of a kind cannot be. Entries say afterwards what
+    /// their kind leaves no choice of: `grain` and `keys`.
+    ///
+    /// # Errors
+    /// As [`Config::validate`]; the first table that the program cannot build, by name.
+    pub fn validate_with(&mut self, registry: &Registry) -> Result<()> {
+        self.check_entry_names()?;
+        self.table.iter_mut().try_for_each(|entry| complete(entry, registry))?;
+        self.validate()?;
+        for column in 0..self.data.num_sparse {
+            registry.kind(&self.table_spec(column, 1)).map_err(refused)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes down what the kind of `entry` decides.
+fn complete(entry: &mut TableEntry, registry: &Registry) -> Result<()> {
+    let Some(kind) = &entry.kind else { return Ok(()) };
+    let Some(able) = registry.abilities(kind) else {
+        return Err(unknown(&entry.name, kind, registry));
+    };
+    if let (None, &[grain]) = (entry.grain, able.grains) {
+        entry.grain = Some(match grain {
+            Grain::Rows => GrainName::Rows,
+            Grain::Whole => GrainName::Whole,
+        });
+    }
+    if let (None, &[keys]) = (entry.keys, able.keys) {
+        entry.keys = Some(match keys {
+            Keys::RowIndices => KeysName::Rows,
+            Keys::RawIds => KeysName::Ids,
+        });
+    }
+    Ok(())
+}
+
+fn unknown(table: &str, kind: &str, registry: &Registry) -> Error {
+    let known = registry.names().collect::<Vec<_>>().join(", ");
+    let help = match keys::nearest(kind, registry.names()) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => {
+            "a kind of your own is known to the program that registers it (docs/custom-tables.md)".to_owned()
+        }
+    };
+    let message = format!("table {table}: no table kind `{kind}`; known kinds: {known}: {help}");
+    Error::config("table.kind", message)
+}
+
+/// What the kind says of the description is complete: it names the table.
+fn refused(error: EmbeddingError) -> Error {
+    Error::Usage(error.to_string())
+}
