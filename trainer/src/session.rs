@@ -1,8 +1,8 @@
 //! A session: a model in training, its data, its evaluations and its checkpoints. The host's part of a run, around the
 //! iteration.
 //!
-//! A program of one's own drives it as `headlong train` does: [`Session::step`] until it gives `None`, with
-//! [`Session::evaluate`] and [`Session::save`] in between.
+//! A program of one's own drives it as `headlong train` does: [`Session::step`] until it gives `None`, which it does where
+//! `train.steps` or `train.epochs` end the run, with [`Session::evaluate`] and [`Session::save`] in between.
 
 mod eval_ranks;
 mod evaluations;
@@ -55,6 +55,8 @@ const STEPS_BETWEEN_LOOKS: u64 = 8;
 pub struct SessionData {
     /// Training files.
     pub train: Vec<PathBuf>,
+    /// Their rows, where known. They are counted where `train.epochs` ends within an epoch.
+    pub train_rows: Option<u64>,
     /// Validation data, where there is any.
     pub valid: Option<EvaluationData>,
     /// Ids to rows, as they are before the first sample (a resumed session restores its own).
@@ -109,6 +111,8 @@ pub struct Session {
     gather: Option<Gather>,
     dense_rate: LearningRate,
     sparse_rate: LearningRate,
+    /// The step after which nothing more is trained, where it is not the data that ends.
+    last_step: Option<u64>,
     step: u64,
     samples: u64,
     position: Position,
@@ -184,6 +188,7 @@ impl Session {
             gather: if needs_all_ids { Gather::new(&crew) } else { None },
             dense_rate: LearningRate::dense(&config.train),
             sparse_rate: LearningRate::sparse(&config.train),
+            last_step: last_step(config, &data, threads)?,
             config: config.clone(),
             incoming: Batch::default(),
             crew,
@@ -200,7 +205,8 @@ impl Session {
         })
     }
 
-    /// Trains on the next batch, and waits for its loss; `None` where the data has ended.
+    /// Trains on the next batch, and waits for its loss; `None` where training has ended: after `train.steps` steps, or
+    /// `train.epochs` passes over the data.
     ///
     /// # Errors
     /// Bad data (names file and line), a loss that is no number (names step and layer).
@@ -212,12 +218,15 @@ impl Session {
         Ok(Some(StepOutcome { loss, num_samples, learning_rate }))
     }
 
-    /// Gives the device the step over the next batch without waiting for it; `None` where the data has ended. Losses come as steps
-    /// end: [`Session::take_losses`].
+    /// Gives the device the step over the next batch without waiting for it; `None` where training has ended, as of
+    /// [`Session::step`]. Losses come as steps end: [`Session::take_losses`].
     ///
     /// # Errors
     /// As [`Session::step`]: of this step or of one before.
     pub fn enqueue(&mut self) -> Result<Option<Enqueued>> {
+        if self.last_step.is_some_and(|last| self.step >= last) {
+            return Ok(None);
+        }
         if !self.crew.is_primed() {
             if !self.read()? {
                 return Ok(None);
@@ -381,6 +390,11 @@ impl Session {
         crate::digest::weights_digest(&self.crew).map_err(|error| failed("the weights cannot be read", error))
     }
 
+    /// The step after which nothing more is trained, where `train.steps` or a part of an epoch says so.
+    pub fn last_step(&self) -> Option<u64> {
+        self.last_step
+    }
+
     /// Steps done.
     pub fn steps(&self) -> u64 {
         self.step
@@ -425,6 +439,28 @@ impl Session {
     pub fn data_wait(&self) -> Duration {
         self.reader.wait_time()
     }
+}
+
+/// The step after which nothing more is trained: as `train.steps` says, or at the end of a part of an epoch. Where whole epochs are
+/// asked for, the data itself ends.
+fn last_step(config: &Config, data: &SessionData, threads: usize) -> Result<Option<u64>> {
+    let train = &config.train;
+    if train.steps.is_some() || train.epochs.fract() == 0.0 {
+        return Ok(train.steps);
+    }
+    let rows = match data.train_rows {
+        Some(rows) => rows,
+        None => data::count_samples(config, &data.train, threads)?,
+    };
+    Ok(Some(steps_of_epochs(config, rows)))
+}
+
+/// Steps of `train.epochs` passes over `rows` rows.
+pub fn steps_of_epochs(config: &Config, rows: u64) -> u64 {
+    let train = &config.train;
+    let per_step = (train.batch_size * train.accumulate) as u64;
+    let part = (rows as f64 * train.epochs.fract()).round() as u64;
+    train.epochs.trunc() as u64 * rows.div_ceil(per_step) + part.div_ceil(per_step)
 }
 
 /// Opens the directory of checkpoints for writing, where the configuration names one; each save by `writers` threads.

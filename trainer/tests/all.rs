@@ -37,6 +37,7 @@ mod ranks_run;
 mod real_data;
 mod resume;
 mod run_support;
+mod session_steps;
 mod simulated;
 mod simulation;
 mod sixteen_bits;

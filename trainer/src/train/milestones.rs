@@ -53,7 +53,7 @@ impl Run<'_> {
     fn epochs_of_block(&self) -> f64 {
         let per_step = (self.config.train.batch_size * self.config.train.accumulate) as f64;
         let rows = self.train_rows.unwrap_or(0).max(1) as f64;
-        match (self.config.eval.every, self.eval_every, self.ends_at_step) {
+        match (self.config.eval.every, self.eval_every, self.session.last_step()) {
             (EvalEvery::EpochFraction(fraction), ..) => fraction,
             (_, Some(steps), _) | (_, None, Some(steps)) => steps as f64 * per_step / rows,
             _ => self.config.train.epochs,

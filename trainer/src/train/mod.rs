@@ -21,7 +21,9 @@ use crate::mllog::MlLog;
 use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::report::{self, At, Done, Reporter};
-use crate::session::{EvalRanks, EvalRanksOptions, Session, Start, check_eval_ranks, open_directory};
+use crate::session::{
+    EvalRanks, EvalRanksOptions, Session, Start, check_eval_ranks, open_directory, steps_of_epochs,
+};
 use crate::signals::StopRequest;
 use crate::trace::Record;
 use headlong_reader::Reader as _;
@@ -70,18 +72,20 @@ fn run_with(
     let stop = StopRequest::listen()?;
     let mllog = open_mllog(job, options, resumed)?;
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
-    let prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
+    let mut prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
     let placement = prepared.placement(config, &job.topology())?;
     job.check_same("the places of rows", placement.fingerprint())?;
     let plan = prepared.plan(config, &placement, &options.origin, reporter)?;
     if options.dry_run {
         return Ok(());
     }
+    prepared.train_rows = train_rows(config, options, &prepared, threads, reporter)?;
     let session = open_session(job, options, &prepared, placement, resumed)?;
     announce(config, options, &prepared, &plan, &session, reporter)?;
-    let rows = train_rows(config, options, &prepared, threads, reporter)?;
+    let rows = prepared.train_rows;
+    let of_epochs = || rows.map(|rows| steps_of_epochs(config, rows));
     let mut run = Run {
-        ends_at_step: ends_at_step(config, prepared.train_rows, rows),
+        ends_at_step: session.last_step().or_else(of_epochs),
         eval_every: eval_every(config, rows.filter(|_| !prepared.valid.is_empty())),
         train_rows: rows,
         mllog,
@@ -256,19 +260,6 @@ fn train_rows(
     }
 }
 
-/// The step at which the run ends, where that is known before it begins: by `known` rows, or `rows` for parts of an epoch.
-fn ends_at_step(config: &Config, known: Option<u64>, rows: Option<u64>) -> Option<u64> {
-    let train = &config.train;
-    let fraction = train.epochs.fract();
-    let rows = if fraction == 0.0 { known } else { rows };
-    let per_step = (train.batch_size * train.accumulate) as u64;
-    let of_rows = |rows: u64| {
-        let part = (rows as f64 * fraction).round() as u64;
-        train.epochs.trunc() as u64 * rows.div_ceil(per_step) + part.div_ceil(per_step)
-    };
-    train.steps.or_else(|| rows.map(of_rows))
-}
-
 /// Steps between two evaluations; none where there is one at the end alone.
 fn eval_every(config: &Config, rows: Option<u64>) -> Option<u64> {
     let per_step = (config.train.batch_size * config.train.accumulate) as f64;
@@ -297,6 +288,7 @@ struct Run<'a> {
     session: Session,
     stop: StopRequest,
     meter: Meter,
+    /// Where that is known before the data ends.
     ends_at_step: Option<u64>,
     eval_every: Option<u64>,
     train_rows: Option<u64>,
@@ -313,9 +305,6 @@ impl Run<'_> {
         loop {
             if let Some(signal) = self.agreed_stop()? {
                 return self.interrupted(signal);
-            }
-            if self.ends_at_step.is_some_and(|end| self.session.steps() >= end) {
-                break;
             }
             if !self.one_step()? {
                 break;
@@ -346,7 +335,7 @@ impl Run<'_> {
         Ok(agreed.then(|| asked.unwrap_or(libc::SIGTERM)))
     }
 
-    /// One step and its progress; false where the data has ended.
+    /// One step and its progress; false where training has ended.
     fn one_step(&mut self) -> Result<bool> {
         let before = self.at();
         let Some(step) = self.session.enqueue()? else { return Ok(false) };

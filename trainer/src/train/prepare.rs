@@ -217,6 +217,7 @@ impl Prepared {
         let checksum = self.dictionary.as_ref().map(RunDictionary::checksum);
         Ok(SessionData {
             train: self.train.clone(),
+            train_rows: self.train_rows,
             valid,
             ids: self.id_mapper(config)?,
             dictionary: self.dictionary.as_ref().map(RunDictionary::bytes),
