@@ -5,6 +5,7 @@
 mod against_oracle;
 mod common;
 mod conformance;
+mod conformance_whole;
 mod hashed;
 mod hybrid_equals_alone;
 mod hybrid_oracle;

@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+use headlong_device::optimizer::Step;
 use headlong_device::{MatMut, MatRef, Stream};
 use headlong_embedding::testing::check_table;
 use headlong_embedding::*;
@@ -19,6 +20,16 @@ enum Broken {
     ApplyLosesTheLast,
     /// Gradients go uphill.
     ApplyGoesUphill,
+    /// Every step is taken twice.
+    ApplyStepsTwice,
+    /// The learning rate is ten times what the step says.
+    ApplyIsTenfold,
+    /// The number of the step is always 1.
+    ApplyForgetsTheNumber,
+    /// The second row moves along.
+    ApplyMovesAnother,
+    /// Initial values are those of the first rows, whatever rows it is given.
+    InitGoesByLocalRow,
     /// What is loaded is dropped.
     LoadDoesNothing,
     /// A tensor is not saved.
@@ -55,7 +66,7 @@ impl EmbeddingTable for Mutant {
             unique.sort_unstable();
             unique.dedup();
             let zeros = vec![0.0; unique.len() * spec.dim];
-            let step = headlong_device::optimizer::Step { learning_rate: 0.0, number: 1 };
+            let step = Step { learning_rate: 0.0, number: 1 };
             let step = SparseStep { optimizer: &headlong_device::optimizer::Optimizer::Sgd, step: &step };
             self.inner.apply(
                 stream,
@@ -80,6 +91,23 @@ impl EmbeddingTable for Mutant {
             Broken::ApplyGoesUphill => {
                 let uphill: Vec<f32> = (0..count).flat_map(|row| gradients.row(row)).map(|x| -x).collect();
                 self.inner.apply(stream, rows, MatRef::new(&uphill, count, dim), step)
+            }
+            Broken::ApplyStepsTwice => {
+                self.inner.apply(stream, rows, gradients, step)?;
+                self.inner.apply(stream, rows, gradients, step)
+            }
+            Broken::ApplyIsTenfold => {
+                let tenfold = Step { learning_rate: 10.0 * step.step.learning_rate, ..*step.step };
+                self.inner.apply(stream, rows, gradients, &SparseStep { step: &tenfold, ..*step })
+            }
+            Broken::ApplyForgetsTheNumber => {
+                let first = Step { number: 1, ..*step.step };
+                self.inner.apply(stream, rows, gradients, &SparseStep { step: &first, ..*step })
+            }
+            Broken::ApplyMovesAnother if count > 0 && !rows.indices().contains(&1) => {
+                let ones = vec![1.0; dim];
+                self.inner.apply(stream, Rows::new(&[1]), MatRef::new(&ones, 1, dim), step)?;
+                self.inner.apply(stream, rows, gradients, step)
             }
             _ => self.inner.apply(stream, rows, gradients, step),
         }
@@ -137,7 +165,8 @@ impl TableKind for MutantKind {
         Registry::default().kind(spec).expect("the kind is one of ours").memory(spec, optimizer)
     }
     fn build(&self, spec: &TableSpec, env: &TableEnv) -> Result<Box<dyn EmbeddingTable>> {
-        let inner = Registry::default().kind(spec)?.build(spec, env)?;
+        let shard = env.shard.filter(|_| self.0 != Broken::InitGoesByLocalRow);
+        let inner = Registry::default().kind(spec)?.build(spec, &TableEnv { shard, ..*env })?;
         Ok(Box::new(Mutant { inner, broken: self.0 }))
     }
 }
@@ -153,16 +182,24 @@ fn verdict(broken: Broken, spec: &TableSpec) -> Option<String> {
 #[test]
 fn broken_tables_are_found_and_the_promise_is_named() {
     std::panic::set_hook(Box::new(|_| {}));
+    let mut wrong = Vec::new();
     let dense = TableSpec::new("t", 40, 4);
     let mut hashed = TableSpec { kind: "hashed".to_owned(), keys: Keys::RawIds, ..dense.clone() };
     hashed.options.insert("min_count".to_owned(), "2".to_owned());
     let both = [
         (Broken::LookupIgnoresRows, "place in the list"),
-        (Broken::ApplyLosesTheLast, "after a step of SGD"),
-        (Broken::ApplyGoesUphill, "after a step of SGD"),
+        (Broken::ApplyLosesTheLast, "after step 1 of sgd"),
+        (Broken::ApplyGoesUphill, "after step 1 of sgd"),
+        (Broken::ApplyStepsTwice, "after step 1 of sgd"),
+        (Broken::ApplyIsTenfold, "after step 1 of sgd"),
         (Broken::LoadDoesNothing, "a loaded table answers differently"),
         (Broken::SaveForgetsTheLast, "elements saved of tensor"),
         (Broken::MemoryGrows, "planned were"),
+    ];
+    let by_row = [
+        (Broken::ApplyForgetsTheNumber, "of adam with"),
+        (Broken::ApplyMovesAnother, "row 1, column 0 after step 1 of sgd"),
+        (Broken::InitGoesByLocalRow, "initial values depend on where a row lies"),
     ];
     let raw = [
         (Broken::LookupAdmits, "lookup changes the table"),
@@ -170,11 +207,17 @@ fn broken_tables_are_found_and_the_promise_is_named() {
         (Broken::EntriesHideOne, "every tensor has one row for each entry"),
     ];
     for spec in [&dense, &hashed] {
-        assert_eq!(verdict(Broken::Nothing, spec), None, "{}", spec.kind);
+        wrong.extend(verdict(Broken::Nothing, spec).map(|found| format!("{}: {found}", spec.kind)));
     }
     let cases = both.iter().flat_map(|case| [(&dense, case), (&hashed, case)]);
-    for (spec, &(broken, promise)) in cases.chain(raw.iter().map(|case| (&hashed, case))) {
+    for (spec, &(broken, promise)) in
+        cases.chain(raw.iter().map(|case| (&hashed, case))).chain(by_row.iter().map(|case| (&dense, case)))
+    {
         let found = verdict(broken, spec).unwrap_or_default();
-        assert!(found.contains(promise), "{} {broken:?}: {found}", spec.kind);
+        if !found.contains(promise) {
+            wrong.push(format!("{} {broken:?}, expected \"{promise}\": {found}", spec.kind));
+        }
     }
+    let _ = std::panic::take_hook();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

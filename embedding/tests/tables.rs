@@ -63,9 +63,11 @@ fn our_tables_conform() {
     }
     let zeros = TableSpec { init: Init::Zeros, ..TableSpec::new("t", 20, 8) };
     check_table(registry.kind(&zeros).unwrap(), &zeros);
+    let narrow = TableSpec { dtype: DType::Bf16, ..TableSpec::new("t", 50, 8) };
+    check_table(registry.kind(&narrow).unwrap(), &narrow);
 }
 
-/// A table that forgets its optimiser state when saved.
+/// A table that forgets its optimiser state when saved, and keeps its own when loaded.
 struct Forgetful(Shy);
 
 impl EmbeddingTable for Forgetful {
@@ -76,7 +78,7 @@ impl EmbeddingTable for Forgetful {
         self.0.memory()
     }
     fn tensors(&self) -> Vec<TensorSpec> {
-        self.0.tensors()[..1].to_vec()
+        self.0.tensors()
     }
     fn lookup(&mut self, stream: &Stream, rows: Rows, out: MatMut) -> Result<()> {
         self.0.lookup(stream, rows, out)
@@ -87,8 +89,11 @@ impl EmbeddingTable for Forgetful {
     fn save(&self, sink: &mut dyn RowSink) -> Result<()> {
         let mut all = SavedRows::default();
         self.0.save(&mut all)?;
-        let weight = &self.tensors()[0];
-        sink.rows(weight, 0, all.tensor("weight").unwrap_or_default())
+        let mut tensors = self.tensors().into_iter();
+        tensors.try_for_each(|tensor| match tensor.name.as_str() {
+            "weight" => sink.rows(&tensor, 0, all.tensor("weight").unwrap_or_default()),
+            _ => sink.rows(&tensor, 0, &vec![0.0; tensor.rows as usize * tensor.cols]),
+        })
     }
     fn load(&mut self, source: &mut dyn RowSource) -> Result<()> {
         let mut fresh = SavedRows::default();

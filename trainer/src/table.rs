@@ -5,6 +5,7 @@
 //! asks for it, and [`crate::main_with`] makes the program. `docs/custom-tables.md` goes through all of it.
 
 pub use headlong_device::optimizer::{Optimizer, StateSpec, StateWidth, Step};
+pub use headlong_device::testing::CountingAllocator;
 pub use headlong_device::{DType, Mat, MatMut, MatRef, Stream};
 pub use headlong_embedding::cuda::{CudaStep, CudaTable, DeviceRows};
 pub use headlong_embedding::init::InitialValues;

@@ -1,16 +1,14 @@
 //! The conformance suite that the author of a table runs on it.
 
-use crate::checkpoint::SavedRows;
-use crate::cuda::{CudaStep, CudaTable, DeviceRows};
-use crate::error::Result;
-use crate::hybrid::mix;
-use crate::registry::{TableEnv, TableKind};
-use crate::table::{EmbeddingTable, Grain, Keys, Rows, SparseStep, TableSpec};
-use headlong_device::cuda::testing::{download, upload};
-use headlong_device::cuda::{CudaStream, DevicePtr, DeviceStep, OptimizerConstants};
-use headlong_device::optimizer::{Optimizer, Step};
+mod steps;
+mod subject;
+
+use crate::registry::{Shard, TableKind};
+use crate::table::{Grain, Init, Keys, TableSpec};
+use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::testing::uniform;
-use headlong_device::{MatMut, MatRef, Stream};
+use headlong_device::{DType, Stream};
+use subject::{Origin, Subject};
 
 /// One of each sparse optimiser.
 pub fn every_optimizer() -> [Optimizer; 5] {
@@ -23,24 +21,49 @@ pub fn every_optimizer() -> [Optimizer; 5] {
     ]
 }
 
+/// One of each, with constants so large that a step without one of them shows.
+fn marked_optimizers() -> [Optimizer; 5] {
+    [
+        Optimizer::Sgd,
+        Optimizer::Adagrad { epsilon: 0.25, initial_accumulator: 0.1 },
+        Optimizer::RowWiseAdagrad { epsilon: 0.25, initial_accumulator: 0.2 },
+        Optimizer::Adam { beta1: 0.9, beta2: 0.95, epsilon: 0.25 },
+        Optimizer::Ftrl { beta: 1.0, l1: 0.05, l2: 0.1, initial_accumulator: 0.1 },
+    ]
+}
+
 /// Steps after which an id that was in each of them must have a row.
 const MOST_SIGHTS: u64 = 16;
 
-/// Checks that tables of `kind` keep the promises of [`EmbeddingTable`], with each optimiser and with one and three threads:
+/// A table may hold its weights this much more tightly than in their element type.
+const TIGHTEST: u64 = 8;
+
+/// Bytes that a table may hold besides what it says it holds: names, descriptions, and a sixteenth of the rest.
+const SLACK_BYTES: u64 = 4096;
+
+/// Checks that tables of `kind` keep the promises of [`EmbeddingTable`](crate::EmbeddingTable), with each optimiser and with one
+/// and three threads:
 ///
-/// 1. the table says what was asked for, its memory is what the kind planned and stays so, its tensors are named once each;
-/// 2. built twice, and with other threads, it holds the same values; another seed gives others;
-/// 3. `lookup` gives equal vectors for equal rows, in any order, and finite numbers; it changes nothing, whatever it is asked for;
-/// 4. `apply` changes what it should: with SGD, a table of grain [`Grain::Rows`] moves exactly the rows named, by `-lr·g`,
-///    and a [`Grain::Whole`] table moves the looked-up vectors downhill; a second `apply` works as well;
-/// 5. saved and loaded into a table of another seed and another past, it answers the same and goes on the same, bit for bit;
-/// 6. rows of tensors read and written singly are those that are saved and loaded;
-/// 7. plain rows, where the table shows them, are what `lookup` returns.
+/// 1. the table says what was asked for; its tensors are named as checkpoints need them: the weights, and after them each state of
+///    the optimiser, named after them (`quotient`, `quotient.accumulator`; states of `weight` may do without). A table of grain
+///    [`Grain::Rows`] has one tensor of weights, `weight`, with a row for each row;
+/// 2. its memory is what the kind planned and stays so; it is at least an eighth of what is saved, and where the program has
+///    installed [`CountingAllocator`](headlong_device::testing::CountingAllocator) it is what was allocated;
+/// 3. built twice, and with other threads, it holds the same values; another seed and another table give others; a part of a table
+///    of grain [`Grain::Rows`] has the values of its rows, wherever it is built;
+/// 4. `lookup` gives equal vectors for equal rows, in any order, and finite numbers; neither it nor `prefetch` changes anything;
+/// 5. `apply` is one step of the optimiser with the step's learning rate and number, and changes nothing else. In a table of grain
+///    [`Grain::Rows`] each row named moves as the formula says, with states of its own; with SGD by exactly `-lr·g` (f32). In a
+///    [`Grain::Whole`] table each row of each tensor of weights does, with the gradient that the derivative of `lookup` gives,
+///    as finite differences find it: every tensor that the vectors depend on is trained;
+/// 6. saved and loaded into a table of another seed and another past, it answers the same and goes on the same, bit for bit;
+/// 7. rows of tensors read and written singly are those that are saved and loaded;
+/// 8. plain rows, where the table shows them, are what `lookup` returns.
 ///
 /// Of a table asked with raw ids ([`Keys::RawIds`]), which may wait up to sixteen sights before it gives an id a row:
 ///
-/// 8. entries are listed once, rising, and one table's entries make another the same;
-/// 9. more ids than it has rows for do no harm: it keeps to its memory, its answers stay finite, and threads change nothing.
+/// 9. entries are listed once, rising, and one table's entries make another the same;
+/// 10. more ids than it has rows for do no harm: it keeps to its memory, its answers stay finite, and threads change nothing.
 ///
 /// # Panics
 /// With a message that names the promise that is broken.
@@ -59,51 +82,63 @@ pub fn check_table_on_cuda(stream: &Stream, kind: &dyn TableKind, spec: &TableSp
 
 fn check_table_on(streams: [Stream; 2], kind: &dyn TableKind, spec: &TableSpec) {
     assert!(spec.rows >= 2, "the suite needs a table of two rows at least");
-    for optimizer in every_optimizer() {
-        let tables = streams.each_ref().map(|stream| Subject::new(kind, spec, optimizer, stream, 5));
-        let [mut one, mut three] = tables;
+    for optimizer in marked_optimizers() {
+        let build = |stream: &Stream, origin: Origin| Subject::new(kind, spec, optimizer, stream, origin);
+        let [mut one, mut three] = streams.each_ref().map(|stream| build(stream, Origin::FIRST));
         one.check_description(kind);
+        one.check_names(kind, &streams[0]);
         one.check_lookup();
         let rows = one.some_rows();
         assert_eq!(one.lookup(&rows), three.lookup(&rows), "threads change initial values");
-        let mut other = Subject::new(kind, spec, optimizer, &streams[0], 6);
-        if spec.init != crate::table::Init::Zeros {
+        let mut other = build(&streams[0], Origin::OTHER);
+        if spec.init != Init::Zeros {
             assert_ne!(one.lookup(&rows), other.lookup(&rows), "another seed gives the same initial values");
+            let mut next = build(&streams[0], Origin { table_index: 3, ..Origin::FIRST });
+            assert_ne!(one.lookup(&rows), next.lookup(&rows), "another table has the same initial values");
+        }
+        if spec.grain == Grain::Rows && spec.keys == Keys::RowIndices {
+            one.check_shard(kind, &streams[0]);
+        }
+        for stream in &streams {
+            steps::check(kind, spec, optimizer, stream);
         }
         one.make_known(&rows);
         three.make_known(&rows);
-        if optimizer == Optimizer::Sgd {
-            one.check_descent();
-            three.check_descent();
-        }
         for number in 1..=2 {
-            one.apply(&rows, &uniform(number, rows.len() * spec.dim), MOST_SIGHTS + number);
-            three.apply(&rows, &uniform(number, rows.len() * spec.dim), MOST_SIGHTS + number);
+            let gradients = uniform(number, rows.len() * spec.dim);
+            one.apply(&rows, &gradients, step(number));
+            three.apply(&rows, &gradients, step(number));
         }
         assert_eq!(one.lookup(&rows), three.lookup(&rows), "threads change updates");
+        one.check_memory(kind);
         let half = &rows[..rows.len() / 2];
-        other.apply(half, &uniform(7, half.len() * spec.dim), 1);
+        other.apply(half, &uniform(7, half.len() * spec.dim), step(1));
         one.check_saved(&mut other);
         one.check_single_rows(&mut other);
         one.check_plain_rows();
         if spec.keys == Keys::RawIds {
             one.check_entries(&mut other);
-            let loaded = three.table.load(&mut one.save());
-            loaded.unwrap_or_else(|error| panic!("load fails: {error}"));
+            three.load(&one.save());
             check_overflow(&mut one, &mut three, kind);
         }
     }
+}
+
+/// Step `number` after those that make ids known.
+fn step(number: u64) -> Step {
+    Step { learning_rate: 0.25, number: MOST_SIGHTS + number }
 }
 
 /// Many more ids than rows, by two tables that are the same so far.
 fn check_overflow(one: &mut Subject, other: &mut Subject, kind: &dyn TableKind) {
     let (dim, capacity) = (one.spec.dim, one.spec.rows.min(600));
     for step in 0..8 {
-        let mut ids: Vec<u64> = (0..capacity).map(|index| mix(step / 2 * capacity + index + 77)).collect();
+        let mut ids: Vec<u64> =
+            (0..capacity).map(|index| crate::hybrid::mix(step / 2 * capacity + index + 77)).collect();
         ids.sort_unstable();
         let gradients = uniform(step, ids.len() * dim);
-        one.apply(&ids, &gradients, 100 + step);
-        other.apply(&ids, &gradients, 100 + step);
+        one.apply(&ids, &gradients, self::step(100 + step));
+        other.apply(&ids, &gradients, self::step(100 + step));
         assert!(one.lookup(&ids).iter().all(|x| x.is_finite()), "an answer is no number when rows run out");
     }
     one.check_memory(kind);
@@ -116,116 +151,51 @@ fn check_overflow(one: &mut Subject, other: &mut Subject, kind: &dyn TableKind) 
     );
 }
 
-/// A table under test.
-struct Subject {
-    table: Box<dyn EmbeddingTable>,
-    spec: TableSpec,
-    optimizer: Optimizer,
-    stream: Stream,
-}
-
 impl Subject {
-    fn new(kind: &dyn TableKind, spec: &TableSpec, optimizer: Optimizer, stream: &Stream, seed: u64) -> Self {
-        let env = TableEnv { stream, optimizer: &optimizer, seed, table_index: 2, shard: None };
-        let table = kind
-            .build(spec, &env)
-            .unwrap_or_else(|error| panic!("a table with {} is not built: {error}", optimizer.name()));
-        Self { table, spec: spec.clone(), optimizer, stream: stream.clone() }
-    }
-
-    /// Unique rows, the first and the last among them.
-    fn some_rows(&self) -> Vec<u64> {
-        if self.spec.keys == Keys::RawIds {
-            // Fewer than there are rows, from all over the numbers.
-            let count = (self.spec.rows / 2).clamp(1, 60);
-            let mut ids: Vec<u64> = (1..count).map(mix).chain([u64::MAX]).collect();
-            ids.sort_unstable();
-            return ids;
-        }
-        let step = (self.spec.rows / 60).max(1);
-        let mut rows: Vec<u64> = (0..self.spec.rows - 1).step_by(step as usize).collect();
-        rows.push(self.spec.rows - 1);
-        rows
-    }
-
-    /// Runs the CUDA body on `rows` in device memory and on `values` (vectors or gradients) beside them, which are returned.
-    fn on_device(
-        &self,
-        table: &dyn CudaTable,
-        rows: &[u64],
-        values: &[f32],
-        body: impl FnOnce(&dyn CudaTable, &CudaStream, DeviceRows, DevicePtr) -> Result<()>,
-    ) -> Vec<f32> {
-        let fails = |error| panic!("the device fails: {error}");
-        let stream = self.stream.cuda_body();
-        // Room for more rows than there are, as in a set.
-        let capacity = rows.len() + 7;
-        let mut words: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
-        words.resize(capacity, u32::MAX);
-        let list = upload(stream.device(), &words).unwrap_or_else(fails);
-        let count = upload(stream.device(), &[rows.len() as u32]).unwrap_or_else(fails);
-        let values = upload(stream.device(), values).unwrap_or_else(fails);
-        let rows = DeviceRows { rows: list.ptr(), count: count.ptr(), capacity };
-        body(table, stream, rows, values.ptr())
-            .unwrap_or_else(|error| panic!("the CUDA body fails: {error}"));
-        stream.synchronize().unwrap_or_else(|error| panic!("the CUDA body fails: {error}"));
-        download(&values).unwrap_or_else(|error| panic!("the device fails: {error}"))
-    }
-
-    fn lookup(&mut self, rows: &[u64]) -> Vec<f32> {
-        if let Some(table) = self.table.cuda() {
-            let out = vec![f32::NAN; rows.len() * self.spec.dim];
-            return self
-                .on_device(table, rows, &out, |table, stream, rows, to| table.lookup(stream, rows, to));
-        }
-        let mut out = vec![f32::NAN; rows.len() * self.spec.dim];
-        let view = MatMut::new(&mut out, rows.len(), self.spec.dim);
-        self.table
-            .lookup(&self.stream, Rows::new(rows), view)
-            .unwrap_or_else(|error| panic!("lookup fails: {error}"));
-        out
-    }
-
-    fn apply(&mut self, rows: &[u64], gradients: &[f32], number: u64) {
-        let step = Step { learning_rate: 0.25, number };
-        if let Some(table) = self.table.cuda() {
-            let step = CudaStep {
-                optimizer: self.optimizer,
-                constants: OptimizerConstants::new(&self.optimizer),
-                device: DevicePtr::NULL,
-                host: DeviceStep::new(&step, &self.optimizer),
-            };
-            let body = |table: &dyn CudaTable, stream: &CudaStream, rows, gradients| {
-                table.apply(stream, rows, gradients, &step)
-            };
-            self.on_device(table, rows, gradients, body);
-            return;
-        }
-        let gradients = MatRef::new(gradients, rows.len(), self.spec.dim);
-        let step = SparseStep { optimizer: &self.optimizer, step: &step };
-        self.table
-            .apply(&self.stream, Rows::new(rows), gradients, &step)
-            .unwrap_or_else(|error| panic!("apply fails: {error}"));
-    }
-
-    /// Steps of zero gradients, which move nothing, until a table that counts sights has seen enough.
-    fn make_known(&mut self, rows: &[u64]) {
-        if self.spec.keys == Keys::RawIds {
-            let zeros = vec![0.0; rows.len() * self.spec.dim];
-            (1..=MOST_SIGHTS).for_each(|number| self.apply(rows, &zeros, number));
-        }
-    }
-
-    fn save(&self) -> SavedRows {
-        let mut saved = SavedRows::default();
-        self.table.save(&mut saved).unwrap_or_else(|error| panic!("save fails: {error}"));
-        saved
-    }
-
     fn check_description(&self, kind: &dyn TableKind) {
         assert_eq!(self.table.spec(), &self.spec, "the table says something else than what was asked for");
         self.check_memory(kind);
-        let mut names: Vec<_> = self.table.tensors().into_iter().map(|tensor| tensor.name).collect();
+    }
+
+    /// What a checkpoint tells weights and states apart by.
+    fn check_names(&self, kind: &dyn TableKind, stream: &Stream) {
+        let tensors = self.table.tensors();
+        let plain = Subject::new(kind, &self.spec, Optimizer::Sgd, stream, Origin::FIRST).table.tensors();
+        let by_rows = self.spec.grain == Grain::Rows;
+        if by_rows && self.spec.keys == Keys::RowIndices {
+            let names: Vec<_> = plain.iter().map(|tensor| (tensor.name.as_str(), tensor.rows)).collect();
+            assert_eq!(
+                names,
+                [("weight", self.spec.rows)],
+                "tensors with SGD of a table of grain rows: its weights"
+            );
+        }
+        let mut found = tensors.iter();
+        for weights in &plain {
+            assert_eq!(
+                found.next(),
+                Some(weights),
+                "the weights as with SGD, then their states, then the next weights"
+            );
+            for state in self.optimizer.states() {
+                let (full, name) = (format!("{}.{}", weights.name, state.name), state.name);
+                let short = weights.name == "weight" || self.spec.keys == Keys::RawIds;
+                let tensor = found.next();
+                let tensor = tensor.unwrap_or_else(|| panic!("there is no tensor `{full}` in {tensors:?}"));
+                assert!(
+                    tensor.name == full || short && tensor.name == name,
+                    "tensor `{}` is in the place of state `{full}` of `{}`",
+                    tensor.name,
+                    weights.name
+                );
+                let per_row = state.width == StateWidth::PerRow;
+                let cols = if self.spec.keys == Keys::RawIds { self.spec.dim } else { weights.cols };
+                let shape = (weights.rows, if per_row { 1 } else { cols });
+                assert_eq!((tensor.rows, tensor.cols), shape, "rows and columns of state `{}`", tensor.name);
+            }
+        }
+        assert_eq!(found.next(), None, "a tensor that is neither weights nor their state");
+        let mut names: Vec<_> = tensors.into_iter().map(|tensor| tensor.name).collect();
         let count = names.len();
         names.sort();
         names.dedup();
@@ -241,15 +211,28 @@ impl Subject {
             taken.total_bytes(),
             planned.total_bytes()
         );
+        let (taken, weights) = (taken.total_bytes(), self.spec.dtype.bytes() as u64);
+        let tensors = self.table.tensors().into_iter().enumerate();
+        let saved: u64 = tensors
+            .map(|(index, tensor)| {
+                let states = self.optimizer.states().len() + 1;
+                let bytes = if index % states == 0 { weights } else { DType::F32.bytes() as u64 };
+                tensor.rows * tensor.cols as u64 * bytes
+            })
+            .sum();
+        assert!(
+            taken.saturating_mul(TIGHTEST) >= saved,
+            "the table says it takes {taken} bytes, and saves {saved}"
+        );
+        if let Some(held) = self.held() {
+            let most = taken + taken / 16 + SLACK_BYTES;
+            assert!(held <= most, "the table says it takes {taken} bytes, and has allocated {held}");
+        }
         let plain = self.table.plain_rows().map_or(0, |plain| {
-            let of = |mat: &headlong_device::Mat| mat.rows() * mat.cols() * size_of::<f32>();
+            let of = |mat: &headlong_device::Mat| mat.rows() * mat.cols() * mat.dtype().bytes();
             of(&plain.weights) + plain.states.iter().map(of).sum::<usize>()
         });
-        assert!(
-            plain as u64 <= taken.total_bytes(),
-            "the table shows {plain} bytes of rows and says it takes {}",
-            taken.total_bytes()
-        );
+        assert!(plain as u64 <= taken, "the table shows {plain} bytes of rows and says it takes {taken}");
     }
 
     fn check_lookup(&mut self) {
@@ -271,35 +254,27 @@ impl Subject {
         assert_eq!(self.lookup(&[]), [0.0; 0], "no rows, no vectors");
         assert!(self.save() == before, "lookup changes the table");
         assert_eq!(self.lookup(&rows), forward, "lookup changes the table");
+        self.table.prefetch(&rows).unwrap_or_else(|error| panic!("prefetch fails: {error}"));
+        assert!(self.save() == before, "prefetch changes the table");
+        self.apply(&[], &[], step(1));
+        assert!(self.save() == before, "a step of no rows changes the table");
     }
 
-    fn check_descent(&mut self) {
-        let dim = self.spec.dim;
-        let all = self.some_rows();
-        let changed: Vec<u64> = all.iter().copied().step_by(2).collect();
-        let before = self.lookup(&all);
-        let gradients = uniform(3, changed.len() * dim);
-        self.apply(&changed, &gradients, MOST_SIGHTS + 1);
-        let after = self.lookup(&all);
-        let mut downhill = 0.0;
-        for (index, (before, after)) in before.chunks(dim).zip(after.chunks(dim)).enumerate() {
-            let row = all[index];
-            let gradient = (index % 2 == 0).then(|| &gradients[index / 2 * dim..][..dim]);
-            for column in 0..dim {
-                let moved = after[column] - before[column];
-                downhill -= f64::from(moved) * f64::from(gradient.map_or(0.0, |g| g[column]));
-                if self.spec.grain == Grain::Rows {
-                    let expected = before[column] - gradient.map_or(0.0, |g| 0.25 * g[column]);
-                    assert_eq!(after[column], expected, "row {row}, column {column} after a step of SGD");
-                }
-            }
-        }
-        assert!(downhill > 0.0, "a step of SGD does not go downhill");
+    /// A part of the table, as an owner of every second row builds it.
+    fn check_shard(&mut self, kind: &dyn TableKind, stream: &Stream) {
+        let row_of_local = |local: u64| 2 * local;
+        let shard = Shard { table_rows: self.spec.rows, row_of_local: &row_of_local };
+        let spec = TableSpec { rows: self.spec.rows.div_ceil(2), ..self.spec.clone() };
+        let origin = Origin { shard: Some(shard), ..Origin::FIRST };
+        let mut part = Subject::new(kind, &spec, self.optimizer, stream, origin);
+        let locals = part.some_rows();
+        let rows: Vec<u64> = locals.iter().map(|&local| row_of_local(local)).collect();
+        assert_eq!(part.lookup(&locals), self.lookup(&rows), "initial values depend on where a row lies");
     }
 
     fn check_saved(&mut self, other: &mut Subject) {
         let rows = self.some_rows();
-        let mut saved = self.save();
+        let saved = self.save();
         for tensor in self.table.tensors() {
             let len = saved.tensor(&tensor.name).map(<[f32]>::len);
             let expected = tensor.rows as usize * tensor.cols;
@@ -310,11 +285,11 @@ impl Subject {
             self.table.tensors().len(),
             "a tensor was saved that is not listed"
         );
-        other.table.load(&mut saved).unwrap_or_else(|error| panic!("load fails: {error}"));
+        other.load(&saved);
         assert_eq!(self.lookup(&rows), other.lookup(&rows), "a loaded table answers differently");
         let gradients = uniform(8, rows.len() * self.spec.dim);
-        self.apply(&rows, &gradients, MOST_SIGHTS + 3);
-        other.apply(&rows, &gradients, MOST_SIGHTS + 3);
+        self.apply(&rows, &gradients, step(3));
+        other.apply(&rows, &gradients, step(3));
         assert_eq!(self.lookup(&rows), other.lookup(&rows), "a loaded table goes on differently");
         assert!(self.save() == other.save(), "a loaded table has another optimiser state after a step");
     }

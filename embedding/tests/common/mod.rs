@@ -7,6 +7,7 @@ pub mod custom;
 pub mod device;
 pub mod quotient_remainder;
 pub mod ranks;
+pub mod whole;
 
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::rng::CounterRng;
