@@ -22,8 +22,8 @@ use headlong_comm::{
 use headlong_device::Stream;
 use headlong_device::cuda::CudaDevice;
 use headlong_device::pool::Pool;
+use headlong_embedding::Registry;
 use headlong_embedding::hybrid::Partition;
-use headlong_embedding::{Grain, Registry};
 use headlong_reader::{Batch, Position};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -182,18 +182,6 @@ fn place_on_machine(communicator: &Communicator) -> (usize, usize) {
     }
 }
 
-/// A table that moves as a whole tells the shape of what it saves only where it lies: other processes could not take part in a save.
-fn refuse_remote_whole_tables(config: &Config, table_rows: &[u64], remote: bool) -> Result<()> {
-    let specs = table_specs(config, table_rows);
-    match specs.iter().find(|spec| remote && spec.grain == Grain::Whole) {
-        Some(spec) => Err(Error::unsupported(
-            format!("table {} (grain = \"whole\") in several processes", spec.name),
-            "use ranks of one process: --ranks N",
-        )),
-        None => Ok(()),
-    }
-}
-
 impl Crew {
     /// The one rank that applies a model, on the device that `config` names.
     ///
@@ -221,7 +209,6 @@ impl Crew {
             None => Communicator::local(&local_topology(config), tuned_comm_options(config)?),
         };
         let num_ranks = communicators[0].num_ranks();
-        refuse_remote_whole_tables(config, table_rows, communicators.len() < num_ranks)?;
         let partition = match options.partition {
             Some(partition) => partition,
             None => Arc::new(Partition::row_wise(&table_specs(config, table_rows), num_ranks)),

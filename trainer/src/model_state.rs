@@ -262,7 +262,7 @@ impl Crew {
 }
 
 /// Where ranks live in several processes, all of them read the same rows in the same order: each read is an exchange, and so is
-/// a look at the layout where tables hold raw ids.
+/// a look at the layout where tables hold raw ids or rows that share storage.
 impl CheckpointSource for Crew {
     fn layout(&self) -> Layout {
         let groups = self.find_groups();

@@ -33,17 +33,18 @@ enum Door {
     Ids(Vec<u64>),
 }
 
-/// The tables of the layout of these ranks. With ranks in other processes it is an exchange, where tables hold raw ids.
+/// The tables of the layout of these ranks. With ranks in other processes it is an exchange, where tables hold raw ids or rows that
+/// share storage.
 pub(crate) fn find_groups(models: &[&Model], remote: bool) -> Vec<Group> {
     let specs = models[0].tables.specs().iter().enumerate();
     let groups = specs.flat_map(|(table, spec)| {
         let part = models.iter().find_map(|model| part_of(model, table));
-        let hidden = part.as_ref().is_some_and(|part| part.plain_rows().is_none());
-        let tensors = match &part {
-            Some(part) if hidden => part.tensors(),
-            _ => models[0].tables.tensors(table).to_vec(),
-        };
-        drop(part);
+        let mut own = part.filter(|part| part.plain_rows().is_none()).map(|part| part.tensors());
+        if remote && spec.grain == Grain::Whole {
+            own = tensors_of_any_rank(models[0], own);
+        }
+        let hidden = own.is_some();
+        let tensors = own.unwrap_or_else(|| models[0].tables.tensors(table).to_vec());
         let in_one_piece = spec.grain == Grain::Whole || models[0].tables.is_alone();
         match spec.keys {
             Keys::RawIds => vec![entries(models, table, &tensors, remote)],
@@ -104,7 +105,7 @@ fn entries(models: &[&Model], table: usize, tensors: &[TensorSpec], remote: bool
     };
     let mut ids: Vec<u64> = models.iter().flat_map(held).collect();
     if remote {
-        ids = gather_ids(models[0], &ids);
+        ids = gather_lists(models[0], &ids).concat();
     }
     ids.sort_unstable();
     let name = models[0].tables.specs()[table].name.clone();
@@ -113,21 +114,38 @@ fn entries(models: &[&Model], table: usize, tensors: &[TensorSpec], remote: bool
     Group { layout, table, tensors: (0..tensors.len()).collect(), door: Door::Ids(ids) }
 }
 
-/// The ids of all processes. A rank that is gone ends the next exchange as well, which can say so: here it has no ids.
-fn gather_ids(model: &Model, ids: &[u64]) -> Vec<u64> {
+/// The tensors of a table of its author's own, which only ranks know that hold it: as the first of these says.
+fn tensors_of_any_rank(model: &Model, own: Option<Vec<TensorSpec>>) -> Option<Vec<TensorSpec>> {
+    let to_fields = |tensor: TensorSpec| (tensor.name, tensor.rows, tensor.cols);
+    let from_fields = |(name, rows, cols)| TensorSpec { name, rows, cols };
+    let fields: Option<Vec<_>> = own.map(|own| own.into_iter().map(to_fields).collect());
+    let text = serde_json::to_vec(&fields).expect("names and numbers have a JSON form");
+    let bytes: Vec<u64> = text.into_iter().map(u64::from).collect();
+    let mut ranks = gather_lists(model, &bytes).into_iter();
+    ranks.find_map(|bytes| {
+        let text: Vec<u8> = bytes.iter().map(|&byte| byte as u8).collect();
+        let fields: Option<Vec<(String, u64, usize)>> = serde_json::from_slice(&text).ok()?;
+        Some(fields?.into_iter().map(from_fields).collect())
+    })
+}
+
+/// The list of every process, in the order of the ranks. A rank that is gone ends the next exchange as well, which can say so: here
+/// there is this process's list alone.
+fn gather_lists(model: &Model, mine: &[u64]) -> Vec<Vec<u64>> {
     let communicator = &model.communicator;
+    let alone = || vec![mine.to_vec()];
     let mut counts = vec![0_u64; communicator.num_ranks()];
-    if communicator.all_gather(&[ids.len() as u64], &mut counts).is_err() {
-        return ids.to_vec();
+    if communicator.all_gather(&[mine.len() as u64], &mut counts).is_err() {
+        return alone();
     }
     let longest = counts.iter().copied().max().unwrap_or(0) as usize;
-    let (mut mine, mut all) = (ids.to_vec(), vec![0; longest * counts.len()]);
-    mine.resize(longest, 0);
-    if longest == 0 || communicator.all_gather(&mine, &mut all).is_err() {
-        return ids.to_vec();
+    let (mut padded, mut all) = (mine.to_vec(), vec![0; longest * counts.len()]);
+    padded.resize(longest, 0);
+    if longest == 0 || communicator.all_gather(&padded, &mut all).is_err() {
+        return alone();
     }
     let parts = all.chunks(longest).zip(&counts);
-    parts.flat_map(|(part, &count)| part[..count as usize].iter().copied()).collect()
+    parts.map(|(part, &count)| part[..count as usize].to_vec()).collect()
 }
 
 impl Group {

@@ -63,3 +63,48 @@ fn it_is_called_by_its_own_name() {
     assert_eq!(usage.code, Some(2));
     assert!(usage.stderr.contains(PROGRAM), "{}", usage.stderr);
 }
+
+/// The same run as threads and as processes, wherever the table lies; what one number of ranks has saved, another goes on from.
+#[test]
+fn rows_that_share_storage_train_in_several_processes() {
+    let place = Place::new("rows.txt");
+    let file = place.path("own.toml");
+    let placed = |placement: &str| {
+        let text = std::fs::read_to_string(config(&place)).unwrap();
+        std::fs::write(&file, format!("{text}placement = \"{placement}\"\n")).unwrap();
+        place.train().path("--config", &file).by_example(PROGRAM).with(&["--set", "train.sum_blocks=2"])
+    };
+    let launched = |train: Run| {
+        let command: Vec<&str> = train.arguments().iter().map(String::as_str).collect();
+        Run::new("launch").by_example(PROGRAM).with(&["-n", "2", "--"]).with(&command)
+    };
+    let expected = placed("auto").succeeds().digest();
+    for placement in ["auto", "table_wise", "data_parallel"] {
+        let train = || placed(placement);
+        assert_eq!(train().with(&["--ranks", "2"]).succeeds().digest(), expected, "{placement}: threads");
+        let saved = place.path(&format!("saved-{placement}"));
+        let first = train().path("--checkpoint-dir", &saved).with(&["--steps", "9"]);
+        let first = first.path("--valid", &place.valid).with(&["--eval-every", "4"]);
+        let nine_steps = launched(first).succeeds().digest();
+        assert_eq!(
+            train().with(&["--steps", "9"]).succeeds().digest(),
+            nine_steps,
+            "{placement}: nine steps"
+        );
+        let resumed = || train().path("--checkpoint-dir", &saved).with(&["--resume", "--keep", "9"]);
+        assert_eq!(launched(resumed()).succeeds().digest(), expected, "{placement}: processes");
+        let last = saved.join("step-000000024");
+        apply("eval", &place, &last).by_example(PROGRAM).succeeds();
+        std::fs::remove_dir_all(&last).unwrap();
+        assert_eq!(resumed().succeeds().digest(), expected, "{placement}: one rank goes on from two");
+        Run::new("checkpoint").with(&["verify", last.to_str().unwrap()]).succeeds();
+    }
+    // What one rank has saved, two processes go on from.
+    let saved = place.path("saved");
+    placed("table_wise").path("--checkpoint-dir", &saved).with(&["--steps", "9"]).succeeds();
+    let resumed = placed("table_wise").path("--checkpoint-dir", &saved).with(&["--resume"]);
+    assert_eq!(
+        launched(resumed.with(&["--eval-ranks", "1"]).path("--valid", &place.valid)).succeeds().digest(),
+        expected
+    );
+}
