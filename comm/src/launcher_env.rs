@@ -5,8 +5,9 @@
 //! process is, never what it computes.
 //!
 //! The first complete set wins: our own (`headlong launch`, or by hand), torchrun's names, Open MPI, MPICH and its family
-//! (PMI), PMIx, Slurm. A set that is half there, or says two things, is an error that names the variables; a set that lost to
-//! an earlier one is mentioned in [`Launch::remarks`]. Source: `notes/comm.md` section 6.1.
+//! (PMI), PMIx, Slurm. A set that is half there, or says two things, is an error that names the variables, and so is a
+//! variable that is set but empty or no text; a set that lost to an earlier one is mentioned in [`Launch::remarks`].
+//! Source: `notes/comm.md` section 6.1.
 
 mod slurm;
 #[cfg(test)]
@@ -16,7 +17,14 @@ mod variables;
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
 use std::collections::BTreeMap;
-use variables::{LauncherVariables, Variables};
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+use variables::{LauncherVariables, Variables, refuse};
+
+/// The variables of a process. Values are bytes: a secret need not be text.
+pub type Environment = BTreeMap<String, OsString>;
 
 /// Port of the rendezvous where nothing else says one and no job id tells jobs apart.
 pub const DEFAULT_PORT: u16 = 29577;
@@ -57,18 +65,65 @@ impl Launcher {
 pub enum SecretSource {
     /// Nowhere: the rendezvous keeps other jobs and strangers apart by the job's id alone.
     None,
-    /// The variable itself.
-    Value(String),
+    /// The bytes of the variable itself.
+    Value(Vec<u8>),
     /// A file that only its owner may read.
-    File(String),
+    File(PathBuf),
 }
 
-impl std::fmt::Debug for SecretSource {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for SecretSource {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SecretSource::None => out.write_str("None"),
             SecretSource::Value(_) => out.write_str("Value(not shown)"),
             SecretSource::File(path) => write!(out, "File({path:?})"),
+        }
+    }
+}
+
+/// Something that a careful user wants to know about a process's place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remark {
+    /// A sentence without its full stop.
+    pub text: String,
+    /// The process may have another place than was meant. Else it is a mere fact: a value that was derived.
+    pub is_suspect: bool,
+}
+
+impl Remark {
+    fn fact(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_suspect: false }
+    }
+
+    fn suspect(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_suspect: true }
+    }
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+/// What the environment says about a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// No launcher has started it as one of several ranks.
+    Single {
+        /// What a careful user wants to know about that.
+        remarks: Vec<Remark>,
+    },
+    /// One rank of a job.
+    Rank(Launch),
+}
+
+impl Place {
+    /// The place in a job, where there is one.
+    pub fn launch(self) -> Option<Launch> {
+        match self {
+            Place::Single { .. } => None,
+            Place::Rank(launch) => Some(launch),
         }
     }
 }
@@ -95,48 +150,71 @@ pub struct Launch {
     /// Where the secret is.
     pub secret: SecretSource,
     /// What a careful user wants to know: sets that were ignored, values that were derived.
-    pub remarks: Vec<String>,
+    pub remarks: Vec<Remark>,
 }
 
-/// Reads the environment of this process. `None`: nobody has launched it as one of several ranks.
+/// The environment of this process. A name that is no text is none that anybody asks for.
+pub fn environment() -> Environment {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect()
+}
+
+/// Reads the environment of this process.
 ///
 /// # Errors
 /// Those of [`parse`].
-pub fn read() -> Result<Option<Launch>> {
-    let all = std::env::vars_os();
-    let text = all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    parse(&text.collect())
+pub fn read() -> Result<Place> {
+    parse(&environment())
 }
 
 /// The process of the `headlong launch` that has started this one, if one has.
-pub fn launcher_process() -> Option<i32> {
-    std::env::var("HEADLONG_LAUNCHER_PID").ok()?.parse().ok()
-}
-
-/// Finds the launcher's set in `environment`. `None`: there is no launcher.
 ///
 /// # Errors
-/// [`CommError::Setting`]: a set that is half there, contradicts itself or does not say where rank 0 is.
-pub fn parse(environment: &BTreeMap<String, String>) -> Result<Option<Launch>> {
+/// A variable that is set and no process's number.
+pub fn launcher_process() -> Result<Option<i32>> {
+    let environment = environment();
+    let number = Variables::new(&environment).number("HEADLONG_LAUNCHER_PID")?;
+    let number = number.map(|number| i32::try_from(number).ok().filter(|number| *number > 0));
+    match number {
+        Some(None) => Err(refuse("HEADLONG_LAUNCHER_PID", "is not the number of a process: unset it")),
+        number => Ok(number.flatten()),
+    }
+}
+
+/// Finds the launcher's set in `environment`.
+///
+/// # Errors
+/// [`CommError::Setting`]: a set that is half there, contradicts itself or does not say where rank 0 is; a variable that is
+/// set but cannot be used.
+pub fn parse(environment: &Environment) -> Result<Place> {
     let variables = Variables::new(environment);
     let mut found: Option<Found> = None;
     let mut remarks = Vec::new();
-    for (launcher, names) in variables::SETS {
-        match (read_set(&variables, *launcher, names)?, &found) {
+    let sets = variables::SETS.iter().map(|(launcher, names)| read_set(&variables, *launcher, names));
+    for set in sets.chain([read_slurm(&variables)]) {
+        match (set?, &mut found) {
             (Some(set), None) => found = Some(set),
-            (Some(set), Some(winner)) => remarks.push(ignored(&set, winner)),
+            (Some(set), Some(winner)) => remarks.push(winner.over(&set)),
             (None, _) => {}
         }
     }
-    match (read_slurm(&variables, &mut remarks)?, &found) {
-        (Some(set), None) => found = Some(set),
-        (Some(set), Some(winner)) => remarks.push(ignored(&set, winner)),
-        (None, _) => {}
-    }
     match found {
-        Some(set) => finish(&variables, set, remarks).map(Some),
-        None => variables.refuse_orphans().map(|()| None),
+        Some(set) => finish(&variables, set, remarks).map(Place::Rank),
+        None => {
+            variables.refuse_orphans()?;
+            Ok(Place::Single { remarks: forgotten_srun(&variables)?.into_iter().collect() })
+        }
     }
+}
+
+/// A job of Slurm's with several tasks, and nothing that has started them.
+fn forgotten_srun(variables: &Variables) -> Result<Option<Remark>> {
+    let tasks = variables.number("SLURM_NTASKS")?.filter(|tasks| *tasks > 1);
+    Ok(tasks.map(|tasks| {
+        Remark::suspect(format!(
+            "this is a Slurm job of {tasks} tasks, but srun has not started this process: it runs as a single \
+             process; write `srun headlong ...`"
+        ))
+    }))
 }
 
 /// One launcher's set, before addresses.
@@ -146,14 +224,25 @@ struct Found {
     world_size: usize,
     local: Option<(usize, usize)>,
     names: (&'static str, &'static str),
+    /// Slurm's list of nodes begins with that of rank 0.
+    has_slurm_nodes: bool,
 }
 
-fn ignored(set: &Found, winner: &Found) -> String {
-    let (name, winner_name) = (set.launcher.name(), winner.launcher.name());
-    let differs = (set.rank, set.world_size) != (winner.rank, winner.world_size);
-    let said =
-        if differs { format!(" (they say rank {} of {})", set.rank, set.world_size) } else { String::new() };
-    format!("variables of {name} are present{said}; those of {winner_name} win")
+impl Found {
+    /// What there is to say of a set that has lost to this one. Launchers that agree stand on each other, as where srun
+    /// starts what speaks PMI: then the one knows what the other does not say.
+    fn over(&mut self, other: &Found) -> Remark {
+        let (name, winner) = (other.launcher.name(), self.launcher.name());
+        if (other.rank, other.world_size) != (self.rank, self.world_size) {
+            let said = format!("they say rank {} of {}", other.rank, other.world_size);
+            return Remark::suspect(format!(
+                "variables of {name} are present ({said}); those of {winner} win"
+            ));
+        }
+        self.local = self.local.or(other.local);
+        self.has_slurm_nodes |= other.has_slurm_nodes;
+        Remark::fact(format!("variables of {name} are present; those of {winner} win"))
+    }
 }
 
 /// Reads one launcher's set; `None` where its rank is not given.
@@ -164,11 +253,15 @@ fn read_set(
 ) -> Result<Option<Found>> {
     let size_name = names.world_size;
     let Some(rank) = variables.number(names.rank)? else {
-        // A world size alone says nothing: torchrun's name is also set by hand beside other launchers. Our own local rank
-        // alone is a mistake.
+        // A world size without a rank says nothing: torchrun's name is also set by hand for other launchers. Our own local
+        // rank without a rank is a mistake.
         let own = names.local.iter().filter(|_| launcher == Launcher::Headlong);
-        let orphan = own.map(|(local_rank, _)| *local_rank).find(|name| variables.text(name).is_some());
-        return orphan.map_or(Ok(None), |name| Err(half_set(name, names.rank)));
+        for (name, _) in own {
+            if variables.text(name)?.is_some() {
+                return Err(half_set(name, names.rank));
+            }
+        }
+        return Ok(None);
     };
     let size = match variables.number(size_name)? {
         Some(size) => size,
@@ -183,12 +276,13 @@ fn read_set(
             local = local.or(variables.pair(local_rank, local_size)?);
         }
     }
-    Ok(Some(Found { launcher, rank, world_size: size, local, names: (names.rank, size_name) }))
+    let names = (names.rank, size_name);
+    Ok(Some(Found { launcher, rank, world_size: size, local, names, has_slurm_nodes: false }))
 }
 
 fn half_set(present: &str, missing: &str) -> CommError {
-    let reason = format!("is not set, but {present} is: either set both, or unset both to run alone");
-    CommError::Setting { setting: missing.into(), reason }
+    let reason = format!("is not set, but {present} is: set both, or unset both to run as a single process");
+    refuse(missing, reason)
 }
 
 fn check_local_size(name: &str, local_size: usize, size_name: &str, size: usize) -> Result<()> {
@@ -198,7 +292,7 @@ fn check_local_size(name: &str, local_size: usize, size_name: &str, size: usize)
     let reason = format!(
         "is {local_size}, more than {size_name} = {size}: a machine cannot have more ranks than the job"
     );
-    Err(CommError::Setting { setting: name.into(), reason })
+    Err(refuse(name, reason))
 }
 
 fn check_below(rank_name: &str, rank: usize, size_name: &str, size: usize) -> Result<()> {
@@ -206,20 +300,14 @@ fn check_below(rank_name: &str, rank: usize, size_name: &str, size: usize) -> Re
         return Ok(());
     }
     let reason = format!("is {rank}, but {size_name} is {size}: ranks are counted from 0");
-    Err(CommError::Setting { setting: rank_name.into(), reason })
+    Err(refuse(rank_name, reason))
 }
 
-/// Slurm's set. Only inside a step: a batch script without `srun` sees the job's variables, but is alone.
-fn read_slurm(variables: &Variables, remarks: &mut Vec<String>) -> Result<Option<Found>> {
+/// Slurm's set. Only inside a step: a batch script without `srun` sees the job's variables, but is a single process.
+fn read_slurm(variables: &Variables) -> Result<Option<Found>> {
     let names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
     let Some(rank) = variables.number(names.0)? else { return Ok(None) };
-    let (Some(size), Some(_)) = (variables.number(names.1)?, variables.text("SLURM_STEP_ID")) else {
-        if variables.number("SLURM_NTASKS")?.is_some_and(|tasks| tasks > 1) {
-            remarks.push(
-                "a Slurm job of several tasks, but this process was not started by srun: it runs alone"
-                    .into(),
-            );
-        }
+    let (Some(size), Some(_)) = (variables.number(names.1)?, variables.text("SLURM_STEP_ID")?) else {
         return Ok(None);
     };
     check_below(names.0, rank, names.1, size)?;
@@ -228,20 +316,21 @@ fn read_slurm(variables: &Variables, remarks: &mut Vec<String>) -> Result<Option
     if let Some((local_rank, local_size)) = local {
         check_below("SLURM_LOCALID", local_rank, "SLURM_STEP_TASKS_PER_NODE", local_size)?;
     }
-    Ok(Some(Found { launcher: Launcher::Slurm, rank, world_size: size, local, names }))
+    let launcher = Launcher::Slurm;
+    Ok(Some(Found { launcher, rank, world_size: size, local, names, has_slurm_nodes: true }))
 }
 
 /// Adds address, port, job and secret.
-fn finish(variables: &Variables, set: Found, mut remarks: Vec<String>) -> Result<Launch> {
-    let job = variables::job_name(variables, set.launcher);
+fn finish(variables: &Variables, set: Found, mut remarks: Vec<Remark>) -> Result<Launch> {
+    let job = variables::job_name(variables, set.launcher)?;
     let master_host = master_host(variables, &set)?;
     let master_port = master_port(variables, &set, &job, &mut remarks)?;
-    let secret = match (variables.text("HEADLONG_SECRET"), variables.text("HEADLONG_SECRET_FILE")) {
+    let secret = match (variables.bytes("HEADLONG_SECRET")?, variables.bytes("HEADLONG_SECRET_FILE")?) {
         (Some(_), Some(_)) => {
-            let reason = "is set beside HEADLONG_SECRET: which one is it?".into();
-            return Err(CommError::Setting { setting: "HEADLONG_SECRET_FILE".into(), reason });
+            let reason = "is set, and HEADLONG_SECRET too: which one is it? Unset the other";
+            return Err(refuse("HEADLONG_SECRET_FILE", reason));
         }
-        (Some(value), None) => SecretSource::Value(value.into()),
+        (Some(value), None) => SecretSource::Value(value.to_owned().into_vec()),
         (None, Some(path)) => SecretSource::File(path.into()),
         (None, None) => SecretSource::None,
     };
@@ -259,15 +348,19 @@ fn finish(variables: &Variables, set: Found, mut remarks: Vec<String>) -> Result
     })
 }
 
-/// Where rank 0 is: said, or known because all ranks are here, or the first node of a Slurm step.
+/// Where rank 0 is: on this machine where all ranks are, so that no other machine can reach it; said; or the first node of a
+/// Slurm step. Our own name wins over all of that.
 fn master_host(variables: &Variables, set: &Found) -> Result<String> {
-    if let Some(host) = variables.text("HEADLONG_MASTER_ADDR").or(variables.text("MASTER_ADDR")) {
-        return Ok(host.trim_matches(['[', ']']).to_string());
+    if let Some(host) = variables.host("HEADLONG_MASTER_ADDR")? {
+        return Ok(host);
     }
     if set.world_size == 1 || set.local.is_some_and(|(_, local_size)| local_size == set.world_size) {
         return Ok("127.0.0.1".into());
     }
-    if set.launcher == Launcher::Slurm {
+    if let Some(host) = variables.host("MASTER_ADDR")? {
+        return Ok(host);
+    }
+    if set.has_slurm_nodes {
         return slurm::first_host(variables);
     }
     let name = if set.launcher == Launcher::Torchrun { "MASTER_ADDR" } else { "HEADLONG_MASTER_ADDR" };
@@ -276,7 +369,7 @@ fn master_host(variables: &Variables, set: &Found) -> Result<String> {
         "is not set, and {} ({rank}, {size}) does not say on which machine rank 0 runs: set it to that machine's name or address on all ranks",
         set.launcher.name()
     );
-    Err(CommError::Setting { setting: name.into(), reason })
+    Err(refuse(name, reason))
 }
 
 /// The port: said, or derived from the job's id so that two jobs do not meet.
@@ -284,16 +377,15 @@ fn master_port(
     variables: &Variables,
     set: &Found,
     job: &Option<String>,
-    remarks: &mut Vec<String>,
+    remarks: &mut Vec<Remark>,
 ) -> Result<u16> {
     if let Some(port) = variables.port("HEADLONG_MASTER_PORT")? {
         return Ok(port);
     }
     let torch_port = variables.port("MASTER_PORT")?;
-    let agent_listens = set.launcher == Launcher::Torchrun
-        && variables
-            .text("TORCHELASTIC_USE_AGENT_STORE")
-            .is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let agent = variables.text("TORCHELASTIC_USE_AGENT_STORE")?;
+    let agent_listens =
+        set.launcher == Launcher::Torchrun && agent.is_some_and(|value| value.eq_ignore_ascii_case("true"));
     let port = match (torch_port, job) {
         (Some(port), _) if !agent_listens => return Ok(port),
         (Some(port), job) => derived_port(&format!("{port} {}", job.as_deref().unwrap_or(""))),
@@ -304,7 +396,8 @@ fn master_port(
         Some(taken) => format!("torchrun's own store listens at {taken}"),
         None => "no port is set".into(),
     };
-    remarks.push(format!("{why}: the rendezvous is at port {port}; HEADLONG_MASTER_PORT sets another"));
+    let text = format!("{why}: the rendezvous is at port {port}; HEADLONG_MASTER_PORT sets another");
+    remarks.push(Remark::fact(text));
     Ok(port)
 }
 

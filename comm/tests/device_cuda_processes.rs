@@ -17,7 +17,7 @@ fn start(rank: usize, size: usize, port: u16, arguments: &[&str]) -> Child {
         .env("HEADLONG_WORLD_SIZE", size.to_string())
         .env("HEADLONG_MASTER_ADDR", "127.0.0.1")
         .env("HEADLONG_MASTER_PORT", port.to_string())
-        .env("HEADLONG_SECRET", "of the test")
+        .env("HEADLONG_SECRET", "the secret of the test")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

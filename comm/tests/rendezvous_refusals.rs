@@ -97,7 +97,7 @@ fn a_wrong_secret_is_a_stranger_and_says_so_on_both_sides() {
     let port = reserve_port();
     let mut all = job_options(2, port.port);
     all[0].deadlines.rendezvous = Duration::from_secs(4);
-    all[1].launch.secret = SecretSource::Value("sesame".into());
+    all[1].launch.secret = SecretSource::Value(b"open sesame, open sesame".into());
     let begin = Instant::now();
     let answers = join_all(all);
     let texts: Vec<String> =

@@ -1,8 +1,16 @@
 //! Strangers at the door: whatever they do, the job starts, in bounded memory.
 
 use crate::tcp_support::{job_options, join_all, reserve_port};
+use headlong_comm::launcher_env::SecretSource;
+use headlong_comm::rendezvous::Keys;
+use headlong_comm::rendezvous::handshake::{Claims, Purpose};
+use headlong_comm::rendezvous::proof::Secret;
+use headlong_comm::rendezvous::trust::Trust;
+use headlong_comm::rendezvous::visit::Visit;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -94,4 +102,81 @@ fn slow_ones_and_those_with_a_right_beginning_and_too_much_after_it() {
         let _ = stream.read(&mut [0; 64]);
     };
     start_among(&slow, 100);
+}
+
+/// A rank of a job of two without a secret, as this user or as nobody; `None` where it cannot be started.
+fn without_secret(rank: usize, port: u16, as_nobody: bool) -> Option<Child> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_comm-try"));
+    command.args(["--steps", "3", "--rendezvous-ms", "5000"]).env_clear();
+    command.env("HEADLONG_RANK", rank.to_string()).env("HEADLONG_WORLD_SIZE", "2");
+    command.env("HEADLONG_MASTER_ADDR", "127.0.0.1").env("HEADLONG_MASTER_PORT", port.to_string());
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    if as_nobody {
+        command.uid(65534);
+    }
+    command.spawn().ok()
+}
+
+fn end_of(child: Child) -> (Option<i32>, String) {
+    let output = child.wait_with_output().expect("an own child");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+/// Without a secret, ranks are processes of one user: another one's is not let in, and does not end the job either.
+#[test]
+fn another_users_process_is_no_rank_of_a_job_without_a_secret() {
+    let port = reserve_port();
+    let rank_0 = without_secret(0, port.port, false).expect("starts");
+    let Some(other) = without_secret(1, port.port, true) else {
+        println!("skipped, because only root may start processes of another user");
+        assert_eq!(end_of(without_secret(1, port.port, false).expect("starts")).0, Some(0));
+        assert_eq!(end_of(rank_0).0, Some(0));
+        return;
+    };
+    // It does not trust rank 0 either.
+    let (code, text) = end_of(other);
+    assert!(
+        code == Some(3) && text.contains("it is a process of user 0, expected user 65534"),
+        "{code:?} {text}"
+    );
+    let rank_1 = without_secret(1, port.port, false).expect("starts");
+    let (code, text) = end_of(rank_0);
+    assert!(code == Some(0) && text.contains("any process of this user"), "{code:?} {text}");
+    assert_eq!(end_of(rank_1).0, Some(0));
+}
+
+/// A process that asks nothing of rank 0 itself is still another user's.
+#[test]
+fn rank_0_does_not_hear_another_users_proof() {
+    let port = reserve_port();
+    let secret = Secret::load(&SecretSource::None, "job").expect("there is none to read");
+    let keys = Keys { secret, trust: Trust::Anybody };
+    let mut rank_0 = Command::new(env!("CARGO_BIN_EXE_comm-try"));
+    rank_0
+        .args(["--rendezvous-ms", "2000"])
+        .env_clear()
+        .env("HEADLONG_RANK", "0")
+        .env("HEADLONG_WORLD_SIZE", "2");
+    rank_0.env("HEADLONG_MASTER_ADDR", "127.0.0.1").env("HEADLONG_MASTER_PORT", port.port.to_string());
+    rank_0.stdout(Stdio::null()).stderr(Stdio::piped()).uid(65534);
+    let Ok(rank_0) = rank_0.spawn() else {
+        println!("skipped, because only root may start processes of another user");
+        return;
+    };
+    let visit = Visit {
+        host: "127.0.0.1",
+        port: port.port,
+        name: "rank 0",
+        purpose: Purpose::Rendezvous,
+        rank: 1,
+        keys: &keys,
+        deadline: Instant::now() + Duration::from_secs(2),
+        patience: Duration::from_secs(1),
+    };
+    let claims = Claims { rank: 1, world_size: 99, ..Claims::default() };
+    let refused = visit.pay(&mut |_| Ok(claims.clone()), &|| Ok(()));
+    assert!(refused.is_err(), "root is another user than nobody");
+    let (code, text) = end_of(rank_0);
+    assert!(code == Some(3) && text.contains("rank 1 of 2 did not come within"), "{code:?} {text}");
+    assert!(text.contains("of another user: a job of several users needs a secret"), "{text}");
 }

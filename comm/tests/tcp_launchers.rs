@@ -14,7 +14,7 @@ fn under_a_real_mpirun() {
         eprintln!("skipped, because mpirun is absent: apt-get install openmpi-bin");
         return;
     }
-    let (secret, port) = ("of the test", tcp_support::reserve_port());
+    let (secret, port) = ("the secret of the test", tcp_support::reserve_port());
     let Output { status, stdout, stderr } = Command::new("mpirun")
         .args([
             "--allow-run-as-root",
@@ -51,7 +51,7 @@ fn a_failure_under_a_real_mpirun() {
     let Output { status, stderr, .. } = Command::new("mpirun")
         .args(["--allow-run-as-root", "--oversubscribe", "-n", "1", try_it, "--steps", "50"])
         .args([":", "-n", "1", try_it, "--steps", "50", "--fail-at", "3"])
-        .env("HEADLONG_SECRET", "of the test")
+        .env("HEADLONG_SECRET", "the secret of the test")
         .env("HEADLONG_MASTER_PORT", port.port.to_string())
         .output()
         .expect("mpirun starts");

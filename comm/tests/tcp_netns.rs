@@ -103,7 +103,7 @@ impl Nodes {
             command.args(["--silence-ms", SILENCE_MS]).args(arguments);
             command.env("HEADLONG_RANK", rank.to_string()).env("HEADLONG_WORLD_SIZE", RANKS.to_string());
             command.env("HEADLONG_MASTER_ADDR", "10.77.0.1").env("HEADLONG_MASTER_PORT", "29577");
-            command.env("HEADLONG_SECRET", "of the test");
+            command.env("HEADLONG_SECRET", "the secret of the test");
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("comm-try starts")
         };
         let mut ranks: Vec<Child> = (0..RANKS).map(spawn).collect();

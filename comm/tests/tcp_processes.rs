@@ -78,7 +78,7 @@ impl Job {
             .env("HEADLONG_WORLD_SIZE", self.size.to_string())
             .env("HEADLONG_MASTER_ADDR", "127.0.0.1")
             .env("HEADLONG_MASTER_PORT", self.port.port.to_string())
-            .env("HEADLONG_SECRET", "of the test")
+            .env("HEADLONG_SECRET", "the secret of the test")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -28,7 +28,7 @@ use headlong_reader::{Batch, Position};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 mod rest;
 
@@ -116,7 +116,7 @@ pub fn comm_options(config: &Config) -> CommOptions {
             TransportChoice::Nccl => BetweenDevices::Nccl,
             _ => BetweenDevices::Auto,
         },
-        deadline: Duration::from_secs_f64(config.comm.deadline_s),
+        deadline: config.comm.deadline(),
         ..CommOptions::default()
     }
 }
@@ -522,10 +522,7 @@ impl Drop for Crew {
 
 /// Names what was being exchanged.
 pub(crate) fn exchange_failed(what: &str) -> impl FnOnce(CommError) -> Error {
-    move |error| Error::Communication {
-        context: format!("{what} could not be exchanged"),
-        source: error.into(),
-    }
+    Error::communication(format!("{what} could not be exchanged"))
 }
 
 /// The first result, unless a rank has failed: then the failure that no other rank has caused. A panic goes on here.

@@ -191,6 +191,15 @@ impl Error {
         move |source| Self::Failed { context, source: source.into() }
     }
 
+    /// Wraps an error of communication; a setting that cannot be used is wrong usage, whoever has found it.
+    pub fn communication(context: impl Into<String>) -> impl FnOnce(headlong_comm::CommError) -> Self {
+        let context = context.into();
+        move |error| match error {
+            headlong_comm::CommError::Setting { setting, reason } => Self::config(setting, reason),
+            source => Self::Communication { context, source: source.into() },
+        }
+    }
+
     /// Wraps a file error: `result.map_err(Error::io("write", path))`.
     pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();

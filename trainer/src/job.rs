@@ -7,11 +7,13 @@ use crate::config::{Config, Instructions, SignalChoice, TransportChoice, VerbsCo
 use crate::crew::{local_topology, tuned_comm_options};
 use crate::error::{Error, Result, chain};
 use crate::placement::replicated_limit;
+use headlong_comm::launcher_env::Place;
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
+use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Wanted, choose};
+use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::transport::verbs::{Signal, VerbsSettings};
 use headlong_comm::{CommError, CommOptions, Communicator, Topology, launcher_env};
-use std::time::Duration;
 
 /// This process's place among the processes of a run.
 pub struct Job {
@@ -26,9 +28,15 @@ impl Job {
     /// # Errors
     /// An environment or configuration that cannot work, ranks that do not come.
     pub fn join(config: &Config) -> Result<Self> {
-        let launch =
-            launcher_env::read().map_err(communication("the launcher's environment cannot be used"))?;
-        let Some(launch) = launch else { return Self::alone(config) };
+        let place = launcher_env::read()
+            .map_err(Error::communication("the launcher's environment cannot be used"))?;
+        let launch = match place {
+            Place::Rank(launch) => launch,
+            Place::Single { remarks } => {
+                remarks.iter().for_each(|remark| eprintln!("note: {remark}"));
+                return Self::alone(config);
+            }
+        };
         let mut config = config.clone();
         if config.run.ranks != 1 && config.run.ranks != launch.world_size {
             return Err(Error::contradiction(
@@ -47,19 +55,21 @@ impl Job {
             ));
         }
         let comm_options = tuned_comm_options(&config)?;
-        let operation = Duration::from_secs_f64(config.comm.deadline_s);
         let options = JoinOptions {
             ranks_per_node: config.comm.ranks_per_node,
-            deadlines: Deadlines { operation, ..Deadlines::default() },
+            deadlines: Deadlines { operation: config.comm.deadline(), ..Deadlines::default() },
+            insecure: config.comm.insecure,
             progress: Some(&|text| eprintln!("{text}")),
             ..JoinOptions::new(launch, fingerprint(&config, &comm_options))
         };
-        let control = rendezvous::join(&options).map_err(communication("the ranks did not come together"))?;
+        let control =
+            rendezvous::join(&options).map_err(Error::communication("the ranks did not come together"))?;
+        note_remarks(&control);
         let settings = verbs_settings(&config.comm.verbs);
         let cards = MachineVerbs::new(&control, settings.clone());
         let wanted = wanted(config.run.transport);
         let chosen = choose(control, &ChooseOptions { wanted, network: Some(&cards) })
-            .map_err(communication("the ranks have no common way"))?;
+            .map_err(Error::communication("the ranks have no common way"))?;
         if chosen.transport.rank().0 == 0 && chosen.rows.len() > 1 {
             chosen.table().lines().for_each(|line| eprintln!("{line}"));
             cards.remarks().iter().for_each(|remark| eprintln!("{remark}"));
@@ -113,7 +123,7 @@ impl Job {
     pub fn leader_first<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let Some(communicator) = &self.communicator else { return work() };
         let barrier =
-            || communicator.barrier().map_err(communication("the other ranks cannot be waited for"));
+            || communicator.barrier().map_err(Error::communication("the other ranks cannot be waited for"));
         if !self.leads() {
             barrier()?;
         }
@@ -136,7 +146,7 @@ impl Job {
         let mut all = vec![0; communicator.num_ranks()];
         communicator
             .all_gather(&[fingerprint], &mut all)
-            .map_err(communication("the ranks could not compare what they have planned"))?;
+            .map_err(Error::communication("the ranks could not compare what they have planned"))?;
         match all.iter().position(|&other| other != all[0]) {
             Some(rank) => Err(Error::Usage(format!(
                 "rank {rank} and rank 0 have planned otherwise: {what} differ; do they read the same data?"
@@ -153,7 +163,7 @@ impl Job {
         let Some(communicator) = &self.communicator else { return Ok(value) };
         let mut value = [value];
         let told = communicator.broadcast(headlong_comm::Rank(0), &mut value);
-        told.map_err(communication("rank 0 could not tell the others"))?;
+        told.map_err(Error::communication("rank 0 could not tell the others"))?;
         Ok(value[0])
     }
 
@@ -221,6 +231,9 @@ fn fingerprint(config: &Config, options: &CommOptions) -> [u8; 32] {
     bytes
 }
 
-fn communication(context: &'static str) -> impl FnOnce(CommError) -> Error {
-    move |error| Error::Communication { context: context.to_owned(), source: error.into() }
+/// Prints what a careful user wants to know of how the ranks came together: once, where rank 0 is.
+pub(crate) fn note_remarks(control: &TcpTransport) {
+    if control.rank().0 == 0 {
+        control.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
+    }
 }

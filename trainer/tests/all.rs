@@ -20,6 +20,7 @@ mod hybrid_bytes;
 mod kill;
 mod launch;
 mod launch_faults;
+mod launcher_notes;
 mod learning;
 mod made_up;
 mod mllog;

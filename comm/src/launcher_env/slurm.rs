@@ -1,18 +1,16 @@
 //! Slurm's ways of writing lists: `gnode[10,20-22],login1` and `4(x3),2`.
 
-use super::variables::Variables;
-use crate::error::{CommError, Result};
+use super::variables::{Variables, refuse};
+use crate::error::Result;
 
 /// Tasks on this node, from the step's `4(x3),2` and this node's number.
 pub fn tasks_on_node(variables: &Variables) -> Result<Option<usize>> {
     let name = "SLURM_STEP_TASKS_PER_NODE";
-    let (Some(list), Some(node)) = (variables.text(name), variables.number("SLURM_NODEID")?) else {
+    let (Some(list), Some(node)) = (variables.text(name)?, variables.number("SLURM_NODEID")?) else {
         return Ok(None);
     };
-    let wrong = || CommError::Setting {
-        setting: name.into(),
-        reason: format!("is `{list}`, expected counts such as `4(x3),2` that reach node {node}"),
-    };
+    let wrong =
+        || refuse(name, format!("is `{list}`, expected counts such as `4(x3),2` that reach node {node}"));
     let mut first_node = 0;
     for part in list.split(',') {
         let (tasks, nodes) = match part.split_once("(x") {
@@ -30,16 +28,14 @@ pub fn tasks_on_node(variables: &Variables) -> Result<Option<usize>> {
 
 /// The first host of the step: the one of rank 0.
 pub fn first_host(variables: &Variables) -> Result<String> {
-    let names = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
-    let found = names.iter().find_map(|name| Some((*name, variables.text(name)?)));
-    let Some((name, list)) = found else {
-        let reason = "is not set, and Slurm gives no list of nodes: set it to the machine of rank 0".into();
-        return Err(CommError::Setting { setting: "HEADLONG_MASTER_ADDR".into(), reason });
-    };
-    first_of(list).ok_or_else(|| CommError::Setting {
-        setting: name.into(),
-        reason: format!("is `{list}`, expected nodes such as `gnode[10,20-22]`"),
-    })
+    for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"] {
+        if let Some(list) = variables.text(name)? {
+            let wrong = || refuse(name, format!("is `{list}`, expected nodes such as `gnode[10,20-22]`"));
+            return first_of(list).ok_or_else(wrong);
+        }
+    }
+    let reason = "is not set, and Slurm gives no list of nodes: set it to the machine of rank 0";
+    Err(refuse("HEADLONG_MASTER_ADDR", reason))
 }
 
 /// The first host of `gnode[10,20-22]-ib,login1`: `gnode10-ib`.
@@ -53,6 +49,7 @@ pub fn first_of(list: &str) -> Option<String> {
     let number = list[open + 1..close].split([',', '-']).next()?;
     let rest = &list[close + 1..];
     let suffix = &rest[..rest.find(',').unwrap_or(rest.len())];
-    let plain = !number.is_empty() && !suffix.contains(['[', ']']);
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let plain = is_number && !suffix.contains(['[', ']']);
     plain.then(|| format!("{}{number}{suffix}", &list[..open]))
 }

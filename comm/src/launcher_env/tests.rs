@@ -1,11 +1,23 @@
 use super::*;
 
-fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+fn map(pairs: &[(&str, &str)]) -> Environment {
+    pairs.iter().map(|(name, value)| (name.to_string(), value.into())).collect()
 }
 
 fn launch(pairs: &[(&str, &str)]) -> Launch {
-    parse(&map(pairs)).expect("a launch").expect("somebody has launched it")
+    parse(&map(pairs)).expect("a launch").launch().expect("somebody has launched it")
+}
+
+/// The remarks of a process that no launcher has started.
+fn single(pairs: &[(&str, &str)]) -> String {
+    match parse(&map(pairs)).expect("nothing is wrong") {
+        Place::Single { remarks } => texts(&remarks),
+        place => panic!("{place:?}"),
+    }
+}
+
+fn texts(remarks: &[Remark]) -> String {
+    remarks.iter().map(|remark| format!("{remark}\n")).collect()
 }
 
 fn refusal(pairs: &[(&str, &str)]) -> String {
@@ -46,8 +58,56 @@ const SLURM: &[(&str, &str)] = &[
 
 #[test]
 fn nobody_launched_it() {
-    assert_eq!(parse(&map(&[("HOME", "/root"), ("MASTER_ADDR", "x")])).unwrap(), None);
-    assert_eq!(parse(&map(&[("RANK", ""), ("HEADLONG_SECRET", "s")])).unwrap(), None);
+    assert_eq!(single(&[("HOME", "/root"), ("MASTER_ADDR", "x")]), "");
+    assert_eq!(single(&[("SLURM_NTASKS", "1"), ("HEADLONG_SECRET", "s")]), "");
+}
+
+/// What is set means something: never "not set".
+#[test]
+fn a_variable_that_is_set_but_cannot_be_used_is_an_error() {
+    let good = [("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "2"), ("HEADLONG_MASTER_ADDR", "a")];
+    assert!(parse(&map(&good)).is_ok());
+    let asked = [
+        "HEADLONG_RANK",
+        "HEADLONG_WORLD_SIZE",
+        "HEADLONG_LOCAL_RANK",
+        "HEADLONG_MASTER_ADDR",
+        "HEADLONG_MASTER_PORT",
+        "HEADLONG_JOB",
+        "HEADLONG_SECRET",
+        "HEADLONG_SECRET_FILE",
+        "RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "PMI_RANK",
+        "PMIX_RANK",
+        "SLURM_PROCID",
+    ];
+    for name in asked {
+        for blank in ["", " \t"] {
+            let mut environment = map(&good);
+            environment.insert(name.into(), blank.into());
+            let text = parse(&environment).expect_err(name).to_string();
+            assert!(text.starts_with(&format!("{name}: is set, but empty")), "{text}");
+        }
+        let mut environment = map(&good);
+        environment.insert(name.into(), OsString::from_vec(vec![b'1', 0xff]));
+        match name {
+            // Bytes are good enough for a secret, and for the name of a file.
+            "HEADLONG_SECRET" | "HEADLONG_SECRET_FILE" => assert!(parse(&environment).is_ok()),
+            _ => {
+                let text = parse(&environment).expect_err(name).to_string();
+                assert!(text.starts_with(name) && text.contains("expected text in UTF-8"), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_secret_is_taken_as_the_bytes_that_it_is() {
+    let mut environment = map(&[("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "1")]);
+    environment.insert("HEADLONG_SECRET".into(), OsString::from_vec(vec![0xff, 0xfe, b' ', 1]));
+    let found = parse(&environment).unwrap().launch().unwrap();
+    assert_eq!(found.secret, SecretSource::Value(vec![0xff, 0xfe, b' ', 1]));
 }
 
 #[test]
@@ -63,7 +123,7 @@ fn our_own_names() {
     ]);
     assert_eq!((found.launcher, found.rank, found.world_size), (Launcher::Headlong, Rank(1), 2));
     assert_eq!((found.master_host.as_str(), found.master_port), ("127.0.0.1", 4000));
-    assert_eq!((found.job.as_str(), &found.secret), ("a", &SecretSource::Value("xyz".into())));
+    assert_eq!((found.job.as_str(), &found.secret), ("a", &SecretSource::Value(b"xyz".into())));
     assert!(found.remarks.is_empty(), "{:?}", found.remarks);
     assert!(!format!("{found:?}").contains("xyz"), "a secret is never printed");
 }
@@ -90,7 +150,8 @@ fn torchrun_with_its_store_at_the_port() {
     assert_eq!(one.master_port, other.master_port);
     assert!((20_000..30_000).contains(&one.master_port), "{}", one.master_port);
     assert_ne!(one.master_port, 29500);
-    assert!(one.remarks[0].contains("torchrun's own store listens at 29500"), "{:?}", one.remarks);
+    assert!(texts(&one.remarks).contains("torchrun's own store listens at 29500"), "{:?}", one.remarks);
+    assert!(!one.remarks[0].is_suspect, "that is as it should be");
 }
 
 /// Kubeflow and people by hand give no local ranks.
@@ -156,7 +217,27 @@ fn slurm_beside_pmix() {
 fn slurm_batch_script_without_srun_is_alone() {
     let batch =
         [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "10"), ("SLURM_JOB_ID", "4711"), ("SLURM_LOCALID", "0")];
-    assert_eq!(parse(&map(&batch)).unwrap(), None);
+    assert!(
+        single(&batch).contains("a Slurm job of 10 tasks, but srun has not started"),
+        "{}",
+        single(&batch)
+    );
+    // `salloc` gives a shell without a rank.
+    assert!(single(&batch[1..3]).contains("srun has not started"));
+    // Whatever else has started it knows what it does.
+    let mut pairs = OPEN_MPI.to_vec();
+    pairs.extend(batch);
+    assert!(!texts(&launch(&pairs).remarks).contains("srun"));
+}
+
+/// Where all ranks are on this machine, no other one can reach the rendezvous.
+#[test]
+fn ranks_of_one_machine_meet_where_no_other_machine_is() {
+    let mut pairs = TORCHRUN.to_vec();
+    pairs[3] = ("LOCAL_WORLD_SIZE", "8");
+    assert_eq!(launch(&pairs).master_host, "127.0.0.1");
+    pairs.push(("HEADLONG_MASTER_ADDR", "node-b"));
+    assert_eq!(launch(&pairs).master_host, "node-b");
 }
 
 #[test]
@@ -166,7 +247,8 @@ fn precedence_is_said() {
     pairs.extend(OPEN_MPI);
     let found = launch(&pairs);
     assert_eq!(found.launcher, Launcher::Torchrun);
-    let remarks = found.remarks.join("\n");
+    let remarks = texts(&found.remarks);
+    assert!(found.remarks.iter().all(|remark| remark.is_suspect), "they say other places: {remarks}");
     assert!(
         remarks.contains("Open MPI are present (they say rank 2 of 4); those of torchrun win"),
         "{remarks}"
@@ -174,6 +256,18 @@ fn precedence_is_said() {
     assert!(remarks.contains("Slurm are present"), "{remarks}");
     pairs.extend([("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "3")]);
     assert_eq!((launch(&pairs).launcher, launch(&pairs).world_size), (Launcher::Headlong, 3));
+}
+
+/// srun starts what speaks PMI: nothing is wrong with it.
+#[test]
+fn launchers_that_agree_are_no_reason_for_doubt() {
+    let mut pairs = SLURM.to_vec();
+    pairs.extend([("PMI_RANK", "6"), ("PMI_SIZE", "10")]);
+    let found = launch(&pairs);
+    assert_eq!(found.launcher, Launcher::Pmi);
+    assert_eq!((found.master_host.as_str(), found.local_rank), ("gnode10", Some(2)), "Slurm knows");
+    assert!(texts(&found.remarks).contains("Slurm are present; those of PMI"), "{:?}", found.remarks);
+    assert!(found.remarks.iter().all(|remark| !remark.is_suspect), "{:?}", found.remarks);
 }
 
 #[test]
@@ -199,7 +293,15 @@ fn half_sets_and_contradictions_are_named() {
         ),
         (
             &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "70000")],
-            "MASTER_PORT: is 70000, expected a port",
+            "MASTER_PORT: is `70000`, expected a port from 1 to 65535",
+        ),
+        (
+            &[("RANK", "4294967296"), ("WORLD_SIZE", "2")],
+            "RANK: is `4294967296`, expected a whole number from 0 to 4294967295",
+        ),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "n[[[0-1]")],
+            "MASTER_ADDR: is \"n[[[0-1]\", expected the name or address of a machine",
         ),
         (
             &[("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "2"), ("HEADLONG_LOCAL_RANK", "0")],
@@ -207,7 +309,7 @@ fn half_sets_and_contradictions_are_named() {
         ),
         (
             &[("RANK", "0"), ("WORLD_SIZE", "1"), ("HEADLONG_SECRET", "a"), ("HEADLONG_SECRET_FILE", "b")],
-            "HEADLONG_SECRET_FILE: is set beside HEADLONG_SECRET",
+            "HEADLONG_SECRET_FILE: is set, and HEADLONG_SECRET too",
         ),
     ];
     for (pairs, expected) in cases {
@@ -226,6 +328,7 @@ fn slurm_lists() {
         ("rack[3-4]-ib,x", Some("rack3-ib")),
         ("rack[1-2]n[1-8]", None),
         ("gnode[", None),
+        ("n[[[0-1]", None),
         ("", None),
     ];
     for (list, first) in hosts {

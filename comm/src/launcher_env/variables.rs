@@ -1,8 +1,9 @@
 //! The variables of every launcher, and how one of them is read.
 
-use super::{Launcher, check_below, half_set};
+use super::{Environment, Launcher, check_below, half_set};
 use crate::error::{CommError, Result};
-use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 
 /// The names one launcher uses.
 pub struct LauncherVariables {
@@ -49,9 +50,9 @@ pub const SETS: &[(Launcher, LauncherVariables)] = &[
 ];
 
 /// The name of the job: the same on all ranks, another for another job; `None` where the launcher gives none.
-pub fn job_name(variables: &Variables, launcher: Launcher) -> Option<String> {
-    if let Some(job) = variables.text("HEADLONG_JOB") {
-        return Some(job.into());
+pub fn job_name(variables: &Variables, launcher: Launcher) -> Result<Option<String>> {
+    if let Some(job) = variables.text("HEADLONG_JOB")? {
+        return Ok(Some(job.into()));
     }
     let names: &[&str] = match launcher {
         Launcher::Headlong => &[],
@@ -61,45 +62,74 @@ pub fn job_name(variables: &Variables, launcher: Launcher) -> Option<String> {
         Launcher::Pmix => &["PMIX_NAMESPACE"],
         Launcher::Slurm => &["SLURM_JOB_ID", "SLURM_STEP_ID"],
     };
-    let parts: Vec<&str> = names.iter().filter_map(|name| variables.text(name)).collect();
-    (!parts.is_empty()).then(|| parts.join("."))
+    let parts = names.iter().filter_map(|name| variables.text(name).transpose());
+    let parts: Vec<&str> = parts.collect::<Result<_>>()?;
+    Ok((!parts.is_empty()).then(|| parts.join(".")))
 }
 
-/// An environment, with errors that name the variable.
+/// An environment, with errors that name the variable. A variable that is set but cannot be used is an error, never "not
+/// set": its user meant something by it.
 pub struct Variables<'a> {
-    map: &'a BTreeMap<String, String>,
+    map: &'a Environment,
 }
 
 impl<'a> Variables<'a> {
     /// Looks at `map`.
-    pub fn new(map: &'a BTreeMap<String, String>) -> Self {
+    pub fn new(map: &'a Environment) -> Self {
         Self { map }
     }
 
-    /// A variable's text; an empty one counts as not set.
-    pub fn text(&self, name: &str) -> Option<&'a str> {
-        self.map.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
+    /// A variable's bytes.
+    ///
+    /// # Errors
+    /// It is set, and blank.
+    pub fn bytes(&self, name: &str) -> Result<Option<&'a OsStr>> {
+        match self.map.get(name) {
+            Some(value) if value.as_bytes().trim_ascii().is_empty() => {
+                Err(refuse(name, "is set, but empty: give it a value, or unset it"))
+            }
+            value => Ok(value.map(|value| value.as_os_str())),
+        }
+    }
+
+    /// A variable's text.
+    ///
+    /// # Errors
+    /// It is set, and blank or not text.
+    pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
+        let Some(value) = self.bytes(name)? else { return Ok(None) };
+        match value.to_str() {
+            Some(text) => Ok(Some(text.trim())),
+            None => Err(refuse(name, format!("is {value:?}, expected text in UTF-8"))),
+        }
     }
 
     /// A variable as a count.
     pub fn number(&self, name: &str) -> Result<Option<usize>> {
-        let Some(text) = self.text(name) else { return Ok(None) };
-        let number = text.parse::<u32>().map_err(|_| CommError::Setting {
-            setting: name.into(),
-            reason: format!("is `{text}`, expected a whole number from 0"),
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let number = text.parse::<u32>().map_err(|_| {
+            refuse(name, format!("is `{text}`, expected a whole number from 0 to {}", u32::MAX))
         })?;
         Ok(Some(number as usize))
     }
 
     /// A variable as a port.
     pub fn port(&self, name: &str) -> Result<Option<u16>> {
-        let Some(number) = self.number(name)? else { return Ok(None) };
-        match u16::try_from(number) {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        match text.parse::<u16>() {
             Ok(port) if port > 0 => Ok(Some(port)),
-            _ => Err(CommError::Setting {
-                setting: name.into(),
-                reason: format!("is {number}, expected a port from 1 to 65535"),
-            }),
+            _ => Err(refuse(name, format!("is `{text}`, expected a port from 1 to 65535"))),
+        }
+    }
+
+    /// A variable as a host: a name or an address, with or without brackets.
+    pub fn host(&self, name: &str) -> Result<Option<String>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let host = text.trim_matches(['[', ']']);
+        let is_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
+        match !host.is_empty() && host.chars().all(is_host) {
+            true => Ok(Some(host.to_owned())),
+            false => Err(refuse(name, format!("is {text:?}, expected the name or address of a machine"))),
         }
     }
 
@@ -119,15 +149,19 @@ impl<'a> Variables<'a> {
 
     /// Without a launcher, a rank or a world size must not stand alone: somebody meant a job of several ranks.
     pub fn refuse_orphans(&self) -> Result<()> {
-        if self.text("PMIX_RANK").is_some() && self.text("PMIX_NAMESPACE").is_some() {
+        if self.text("PMIX_RANK")?.is_some() && self.text("PMIX_NAMESPACE")?.is_some() {
             let reason =
-                "is not set, and PMIX_RANK alone does not say how many ranks there are: set it on all ranks"
-                    .into();
-            return Err(CommError::Setting { setting: "HEADLONG_WORLD_SIZE".into(), reason });
+                "is not set, and PMIX_RANK does not say how many ranks there are: set it on all ranks";
+            return Err(refuse("HEADLONG_WORLD_SIZE", reason));
         }
         match self.number("HEADLONG_WORLD_SIZE")? {
             Some(size) if size > 1 => Err(half_set("HEADLONG_WORLD_SIZE", "HEADLONG_RANK")),
             _ => Ok(()),
         }
     }
+}
+
+/// A variable that cannot be used.
+pub fn refuse(name: &str, reason: impl Into<String>) -> CommError {
+    CommError::Setting { setting: name.into(), reason: reason.into() }
 }

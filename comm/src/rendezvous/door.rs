@@ -3,6 +3,7 @@
 //! Nobody who has not proven to know the secret gets more than one fixed HELLO, one small buffer and a few seconds. When the
 //! room is full, the guest who has been silent longest makes place. Whoever is dropped is counted, never answered.
 
+use super::Keys;
 use super::handshake::{self, CLAIM_BYTES, Claims, MAGIC, Purpose, Session};
 use super::proof::{self, Nonce, Secret};
 use crate::error::Result;
@@ -26,6 +27,8 @@ pub struct Strangers {
     pub count: u64,
     /// How many of them sent a whole claim with a proof that does not fit: a wrong secret, most likely.
     pub wrong_proofs: u64,
+    /// How many were processes of another user, where a job without a secret lets in none of them.
+    pub of_others: u64,
     /// Address of the last one.
     pub last: Option<SocketAddr>,
 }
@@ -34,6 +37,10 @@ impl std::fmt::Display for Strangers {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Some(last) = self.last else { return out.write_str("no strangers") };
         write!(out, "{} strangers dropped, the last from {last}", self.count)?;
+        if self.of_others > 0 {
+            let others = self.of_others;
+            write!(out, "; {others} of them of another user: a job of several users needs a secret")?;
+        }
         match self.wrong_proofs {
             0 => Ok(()),
             wrong => write!(
@@ -65,27 +72,29 @@ pub struct Proven {
     pub claims: Claims,
 }
 
-impl Proven {
-    /// Tells the guest that it is in, or why not. A guest that cannot be told is not the caller's problem.
-    pub fn answer(&self, secret: &Secret, refusal: Option<&str>) {
-        let frame = self.session.verdict(secret, refusal);
-        // A verdict is smaller than any socket's buffer: one call takes it whole, or the connection is gone.
-        let _ = rustix::net::send(&self.stream, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
-    }
-}
-
 /// What became of a guest.
 enum Fate {
     Waits,
     Proven(Box<(Session, Claims)>),
-    Stranger { wrong_proof: bool },
+    Stranger(Why),
+}
+
+/// Why a guest is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// It speaks no word of the handshake, or none in time.
+    Odd,
+    /// A whole claim, whose proof does not fit.
+    WrongProof,
+    /// Another user's process.
+    OfAnother,
 }
 
 /// A listening socket and the guests in front of it.
 pub struct Door {
     listener: TcpListener,
     purpose: Purpose,
-    secret: Secret,
+    keys: Keys,
     patience: Duration,
     guests: Vec<Guest>,
     strangers: Strangers,
@@ -99,11 +108,18 @@ impl Door {
     pub fn new(
         listener: TcpListener,
         purpose: Purpose,
-        secret: Secret,
+        keys: Keys,
         patience: Duration,
     ) -> std::io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, purpose, secret, patience, guests: Vec::new(), strangers: Strangers::default() })
+        Ok(Self { listener, purpose, keys, patience, guests: Vec::new(), strangers: Strangers::default() })
+    }
+
+    /// Tells a guest that it is in, or why not. A guest that cannot be told is not the caller's problem.
+    pub fn answer(&self, guest: &Proven, refusal: Option<&str>) {
+        let frame = guest.session.verdict(&self.keys.secret, refusal);
+        // A verdict is smaller than any socket's buffer: one call takes it whole, or the connection is gone.
+        let _ = rustix::net::send(&guest.stream, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
     /// Those who were not let in so far.
@@ -166,7 +182,7 @@ impl Door {
         let usable = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_ok();
         let told = rustix::net::send(&stream, &hello, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         if !usable || told != Ok(hello.len()) {
-            self.count(address, false);
+            self.count(address, Why::Odd);
             return Ok(());
         }
         let since = Instant::now();
@@ -181,25 +197,31 @@ impl Door {
             return false;
         };
         let guest = self.guests.swap_remove(place);
-        self.count(guest.address, false);
+        self.count(guest.address, Why::Odd);
         true
     }
 
-    fn count(&mut self, address: SocketAddr, wrong_proof: bool) {
+    fn count(&mut self, address: SocketAddr, why: Why) {
         self.strangers.count += 1;
-        self.strangers.wrong_proofs += u64::from(wrong_proof);
+        self.strangers.wrong_proofs += u64::from(why == Why::WrongProof);
+        self.strangers.of_others += u64::from(why == Why::OfAnother);
         self.strangers.last = Some(address);
     }
 
     fn hear(&mut self, proven: &mut Vec<Proven>) {
         let mut place = 0;
         while place < self.guests.len() {
-            let fate = self.guests[place].listen(self.purpose, &self.secret, self.patience);
+            let mut fate = self.guests[place].listen(self.purpose, &self.keys.secret, self.patience);
+            // Asked of those alone who speak the language: looking it up takes as long as the machine has connections.
+            let is_proven = matches!(fate, Fate::Proven(_));
+            if is_proven && self.keys.trust.check(&self.guests[place].stream).is_err() {
+                fate = Fate::Stranger(Why::OfAnother);
+            }
             match fate {
                 Fate::Waits => place += 1,
-                Fate::Stranger { wrong_proof } => {
+                Fate::Stranger(why) => {
                     let guest = self.guests.swap_remove(place);
-                    self.count(guest.address, wrong_proof);
+                    self.count(guest.address, why);
                 }
                 Fate::Proven(who) => {
                     let (session, claims) = *who;
@@ -215,22 +237,22 @@ impl Guest {
     fn listen(&mut self, purpose: Purpose, secret: &Secret, patience: Duration) -> Fate {
         let room = &mut self.frame[self.received..];
         match rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Fate::Stranger { wrong_proof: false },
+            Ok((0, _)) => return Fate::Stranger(Why::Odd),
             Ok((received, _)) => self.received += received,
             Err(Errno::AGAIN | Errno::INTR) if self.since.elapsed() < patience => return Fate::Waits,
-            Err(_) => return Fate::Stranger { wrong_proof: false },
+            Err(_) => return Fate::Stranger(Why::Odd),
         }
         let known = self.received.min(MAGIC.len());
         if self.frame[..known] != MAGIC[..known] {
-            return Fate::Stranger { wrong_proof: false };
+            return Fate::Stranger(Why::Odd);
         }
         if self.received < CLAIM_BYTES {
             let late = self.since.elapsed() >= patience;
-            return if late { Fate::Stranger { wrong_proof: false } } else { Fate::Waits };
+            return if late { Fate::Stranger(Why::Odd) } else { Fate::Waits };
         }
         match handshake::read_claim(&self.frame, secret, purpose, &self.nonce) {
             Some(who) => Fate::Proven(Box::new(who)),
-            None => Fate::Stranger { wrong_proof: true },
+            None => Fate::Stranger(Why::WrongProof),
         }
     }
 }

@@ -1,9 +1,8 @@
 //! The other ranks' side: find rank 0, prove oneself, wait for the table.
 
 use super::handshake::{Claims, Purpose};
-use super::proof::Secret;
 use super::visit::Visit;
-use super::{JoinOptions, Joined, as_link, data_listener, system};
+use super::{JoinOptions, Joined, Keys, as_link, data_listener, system};
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
 use crate::transport::tcp::control_frame::{Control, FrameReader};
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// As [`super::join`].
-pub fn enter(options: &JoinOptions, secret: &Secret) -> Result<Joined> {
+pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let launch = &options.launch;
     let deadline = Instant::now() + options.deadlines.rendezvous;
     let mut listener: Option<TcpListener> = None;
@@ -37,7 +36,7 @@ pub fn enter(options: &JoinOptions, secret: &Secret) -> Result<Joined> {
         name: "rank 0",
         purpose: Purpose::Rendezvous,
         rank: launch.rank.0,
-        secret,
+        keys,
         deadline,
         patience: options.deadlines.guest,
     };

@@ -2,8 +2,7 @@
 
 use super::door::{Door, Proven};
 use super::handshake::{Claims, Purpose};
-use super::proof::Secret;
-use super::{JoinOptions, Joined, as_link, data_listener, machine, proof, system};
+use super::{JoinOptions, Joined, Keys, as_link, data_listener, machine, proof, system};
 use crate::error::{CommError, Result};
 use crate::launcher_env::Launch;
 use crate::topology::{Rank, Topology};
@@ -40,7 +39,6 @@ enum Judgement {
 /// Rank 0 while ranks come.
 struct Gathering<'a> {
     options: &'a JoinOptions<'a>,
-    secret: &'a Secret,
     own: Claims,
     door: Door,
     arrivals: Vec<Option<Arrival>>,
@@ -50,12 +48,12 @@ struct Gathering<'a> {
 ///
 /// # Errors
 /// As [`super::join`].
-pub fn gather(options: &JoinOptions, secret: &Secret) -> Result<Joined> {
+pub fn gather(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let (listener, ip) = open(&options.launch, options.deadlines.rendezvous)?;
-    let door = Door::new(listener, Purpose::Rendezvous, secret.clone(), options.deadlines.guest)
+    let door = Door::new(listener, Purpose::Rendezvous, keys.clone(), options.deadlines.guest)
         .map_err(|error| system("opening the rendezvous", &error))?;
     let arrivals = (0..options.launch.world_size).map(|_| None).collect();
-    let mut gathering = Gathering { options, secret, own: options.claims(), door, arrivals };
+    let mut gathering = Gathering { options, own: options.claims(), door, arrivals };
     match gathering.wait_for_all() {
         Ok(()) => gathering.send_table(ip),
         Err(error) => Err(gathering.give_up(error)),
@@ -185,7 +183,7 @@ impl Gathering<'_> {
         match self.judge(&guest.claims) {
             Judgement::Admit => self.admit(guest),
             Judgement::Refuse(reason) => {
-                guest.answer(self.secret, Some(&reason));
+                self.door.answer(&guest, Some(&reason));
                 if let Some(progress) = self.options.progress {
                     progress(&format!(
                         "rank {} from {} was refused: {reason}",
@@ -195,7 +193,7 @@ impl Gathering<'_> {
                 Ok(())
             }
             Judgement::GiveUp(reason) => {
-                guest.answer(self.secret, Some(&reason));
+                self.door.answer(&guest, Some(&reason));
                 Err(CommError::Refused { rank: guest.claims.rank.to_string(), reason })
             }
         }
@@ -241,7 +239,7 @@ impl Gathering<'_> {
     }
 
     fn admit(&mut self, guest: Proven) -> Result<()> {
-        guest.answer(self.secret, None);
+        self.door.answer(&guest, None);
         let rank = guest.claims.rank as usize;
         let Proven { stream, address, claims, .. } = guest;
         let link = as_link(Rank(rank), stream)?;
@@ -307,7 +305,7 @@ impl Gathering<'_> {
         while !timed_out && told.len() + 1 < self.arrivals.len() && begin.elapsed() < LAST_WORDS {
             self.door.wait(&[], Duration::from_millis(50));
             for guest in self.door.turn().unwrap_or_default() {
-                guest.answer(self.secret, Some(&text));
+                self.door.answer(&guest, Some(&text));
                 told.push(guest.claims.rank as usize);
             }
         }

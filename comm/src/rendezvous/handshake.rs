@@ -250,7 +250,7 @@ mod tests {
     use crate::launcher_env::SecretSource;
 
     fn secret(text: &str) -> Secret {
-        Secret::load(&SecretSource::Value(text.into()), "job").unwrap()
+        Secret::load(&SecretSource::Value(format!("{text}, and sixteen bytes").into()), "job").unwrap()
     }
 
     fn claims() -> Claims {

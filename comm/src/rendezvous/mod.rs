@@ -11,10 +11,11 @@ mod gather;
 pub mod handshake;
 mod machine;
 pub mod proof;
+pub mod trust;
 pub mod visit;
 
 use crate::error::{CommError, Result};
-use crate::launcher_env::Launch;
+use crate::launcher_env::{Launch, Remark};
 use crate::topology::{Rank, Topology};
 use crate::transport::tcp::control::ControlThread;
 use crate::transport::tcp::control_frame::{FrameReader, PeerAddress};
@@ -28,6 +29,7 @@ use sha2::{Digest as _, Sha256};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
+use trust::Trust;
 
 /// Number of the protocol between ranks; it changes with every change of a frame.
 pub const PROTOCOL: u32 = 1;
@@ -71,12 +73,14 @@ pub struct JoinOptions<'a> {
     pub ranks_per_node: usize,
     /// Deadlines.
     pub deadlines: Deadlines,
+    /// A job that other machines can reach may do without a secret.
+    pub insecure: bool,
     /// Is told every ten seconds who is still missing.
     pub progress: Option<&'a (dyn Fn(&str) + Sync)>,
 }
 
 impl JoinOptions<'_> {
-    /// The defaults: this build, nodes as found, default deadlines, silent.
+    /// The defaults: this build, nodes as found, default deadlines, a secret where other machines can come, silent.
     pub fn new(launch: Launch, config_fingerprint: [u8; 32]) -> Self {
         Self {
             launch,
@@ -84,6 +88,7 @@ impl JoinOptions<'_> {
             build: env!("CARGO_PKG_VERSION").into(),
             ranks_per_node: 0,
             deadlines: Deadlines::default(),
+            insecure: false,
             progress: None,
         }
     }
@@ -123,25 +128,42 @@ struct Joined {
 /// [`CommError::System`] a port that is already used; [`CommError::Setting`] an address or secret that cannot be used.
 pub fn join(options: &JoinOptions) -> Result<Arc<TcpTransport>> {
     let launch = &options.launch;
-    let secret = Secret::load(&launch.secret, &launch.job)?;
     let mut remarks = launch.remarks.clone();
-    if !secret.is_real() && launch.world_size > 1 {
-        remarks.push(
-            "no secret is set: any process that can reach the rendezvous can join; HEADLONG_SECRET or HEADLONG_SECRET_FILE sets one"
-                .into(),
-        );
-    }
+    let keys = Keys::of(launch, options.insecure)?;
     if launch.world_size == 1 {
-        return alone(options, secret, remarks);
+        return alone(options, keys.secret, remarks);
     }
+    remarks.extend(keys.trust.remark(launch));
     let joined = match launch.rank {
-        Rank(0) => gather::gather(options, &secret)?,
-        _ => enter::enter(options, &secret)?,
+        Rank(0) => gather::gather(options, &keys)?,
+        _ => enter::enter(options, &keys)?,
     };
-    connect(options, &secret, joined, remarks)
+    connect(options, &keys, joined, remarks)
 }
 
-fn alone(options: &JoinOptions, secret: Secret, remarks: Vec<String>) -> Result<Arc<TcpTransport>> {
+/// What a process has to show at a door.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    /// The job's secret.
+    pub secret: Secret,
+    /// What is asked for where that is none.
+    pub trust: Trust,
+}
+
+impl Keys {
+    /// Reads the secret of a job, and decides what is asked for where there is none.
+    ///
+    /// # Errors
+    /// [`CommError::Setting`]: a secret that cannot be used; none, where other machines can reach rank 0 and `insecure` does not
+    /// say that this is meant.
+    pub fn of(launch: &Launch, insecure: bool) -> Result<Self> {
+        let secret = Secret::load(&launch.secret, &launch.job)?;
+        let trust = Trust::of(launch, &secret, insecure)?;
+        Ok(Self { secret, trust })
+    }
+}
+
+fn alone(options: &JoinOptions, secret: Secret, remarks: Vec<Remark>) -> Result<Arc<TcpTransport>> {
     let health = Arc::new(Health::new(Rank(0), 1, Vec::new(), options.deadlines.heartbeat)?);
     let (topology, deadlines) = (Topology::single(), options.deadlines);
     Ok(Arc::new(TcpTransport::new(Parts {
@@ -158,14 +180,13 @@ fn alone(options: &JoinOptions, secret: Secret, remarks: Vec<String>) -> Result<
 /// Starts the control thread, then meets the peers.
 fn connect(
     options: &JoinOptions,
-    secret: &Secret,
+    keys: &Keys,
     joined: Joined,
-    remarks: Vec<String>,
+    remarks: Vec<Remark>,
 ) -> Result<Arc<TcpTransport>> {
     let Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, door } = joined;
     let (rank, deadlines) = (options.launch.rank, options.deadlines);
     let health = Arc::new(Health::new(rank, peers.len(), links, deadlines.heartbeat)?);
-    let door = door.map(|door| (door, secret.clone()));
     let thread = ControlThread::new(Arc::clone(&health), deadlines, readers, door);
     let control = std::thread::Builder::new()
         .name("comm-control".into())
@@ -180,7 +201,7 @@ fn connect(
         deadlines,
         control: Some(control),
         remarks,
-        secret: secret.clone(),
+        secret: keys.secret.clone(),
     };
     let transport = TcpTransport::new(parts);
     let meeting = Meeting {
@@ -188,7 +209,7 @@ fn connect(
         listener: data_listener,
         peers: &peers,
         rank_0,
-        secret,
+        keys,
         epoch,
         job_hash: options.claims().job_hash,
         longest: deadlines.rendezvous.min(Duration::from_secs(30)),

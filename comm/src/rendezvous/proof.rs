@@ -8,7 +8,15 @@ use crate::error::{CommError, Result};
 use crate::launcher_env::SecretSource;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Bytes of the shortest secret that is taken: whoever answers as rank 0 can try out shorter ones at leisure.
+pub const LEAST_SECRET_BYTES: usize = 16;
+/// Bytes of the longest file of a secret.
+const MOST_SECRET_BYTES: u64 = 64 << 10;
 
 /// A random number of one side of a handshake.
 pub type Nonce = [u8; 32];
@@ -30,18 +38,37 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Reads the secret from where the launcher has put it. Without one, the key follows from public words: it keeps jobs
-    /// apart, but proves nothing.
+    /// Reads the secret from where the launcher has put it; white space around it does not count. Without one, the key follows
+    /// from public words: it keeps jobs apart, but proves nothing.
     ///
     /// # Errors
-    /// A file that cannot be read, is empty, or that others may read.
+    /// A file that cannot be read or that others may read or change; a secret of less than [`LEAST_SECRET_BYTES`].
     pub fn load(source: &SecretSource, job: &str) -> Result<Self> {
-        let (bytes, is_real) = match source {
-            SecretSource::None => (format!("no secret, job {job}").into_bytes(), false),
-            SecretSource::Value(value) => (value.clone().into_bytes(), true),
-            SecretSource::File(path) => (read_private(path)?, true),
+        let (setting, bytes) = match source {
+            SecretSource::None => {
+                let key = Sha256::digest(format!("no secret, job {job}")).into();
+                return Ok(Self { key, is_real: false });
+            }
+            SecretSource::Value(value) => ("HEADLONG_SECRET".to_owned(), value.clone()),
+            SecretSource::File(path) => {
+                let setting = format!("HEADLONG_SECRET_FILE={}", path.display());
+                let read = read_private(path);
+                let bytes = read.map_err(|reason| CommError::Setting { setting: setting.clone(), reason })?;
+                (setting, bytes)
+            }
         };
-        Ok(Self { key: Sha256::digest(&bytes).into(), is_real })
+        let bytes = bytes.trim_ascii();
+        if bytes.len() < LEAST_SECRET_BYTES {
+            let reason = match bytes.len() {
+                0 => "is empty".to_owned(),
+                found => format!(
+                    "the secret has {found} bytes, expected at least {LEAST_SECRET_BYTES}: \
+                     `head -c 32 /dev/urandom | base64` makes one"
+                ),
+            };
+            return Err(CommError::Setting { setting, reason });
+        }
+        Ok(Self { key: Sha256::digest(bytes).into(), is_real: true })
     }
 
     /// Whether it was a secret at all.
@@ -93,21 +120,36 @@ pub fn nonce() -> Result<Nonce> {
     Ok(bytes)
 }
 
-fn read_private(path: &str) -> Result<Vec<u8>> {
-    let setting = || format!("HEADLONG_SECRET_FILE={path}");
-    let refuse = |reason: String| CommError::Setting { setting: setting(), reason };
-    let unreadable = |error: std::io::Error| refuse(format!("cannot be read: {error}"));
-    let mode = std::fs::metadata(path).map_err(unreadable)?.mode() & 0o777;
+/// A file's bytes, or why it must not be used. Links are followed, as mounted secrets are links: what counts is who owns the
+/// file that they lead to, and who may read it. It is looked at once it is open, so that nobody exchanges it in between.
+fn read_private(path: &Path) -> Result<Vec<u8>, String> {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    // Note: a pipe without a writer would keep an open without this flag waiting.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
+    let facts = file.metadata().map_err(unreadable)?;
+    if !facts.is_file() {
+        let what = if facts.is_dir() { "a folder" } else { "no regular file" };
+        return Err(format!("is {what}, expected a file that holds the secret"));
+    }
+    let (mode, owner, user) = (facts.mode() & 0o777, facts.uid(), rustix::process::geteuid().as_raw());
     if mode & 0o077 != 0 {
-        return Err(refuse(format!("has mode {mode:o}, so others can read it: chmod 600 {path}")));
+        return Err(format!(
+            "has mode {mode:o}, so others than its owner may use it: chmod 600 {}",
+            path.display()
+        ));
     }
-    let mut bytes = std::fs::read(path).map_err(unreadable)?;
-    while bytes.last().is_some_and(u8::is_ascii_whitespace) {
-        bytes.pop();
+    if owner != user && owner != 0 {
+        return Err(format!(
+            "belongs to user {owner}, who may change it; expected user {user}{}: copy it, and chmod 600 the copy",
+            if user == 0 { "" } else { " or root" }
+        ));
     }
-    if bytes.is_empty() {
-        return Err(refuse("is empty".into()));
+    if facts.len() > MOST_SECRET_BYTES {
+        return Err(format!("has {} bytes, expected at most {MOST_SECRET_BYTES}", facts.len()));
     }
+    let mut bytes = Vec::new();
+    std::io::copy(&mut file.take(MOST_SECRET_BYTES), &mut bytes).map_err(unreadable)?;
     Ok(bytes)
 }
 
@@ -117,7 +159,11 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     fn secret(text: &str) -> Secret {
-        Secret::load(&SecretSource::Value(text.into()), "job").unwrap()
+        Secret::load(&SecretSource::Value(format!("{text}, and sixteen bytes").into_bytes()), "job").unwrap()
+    }
+
+    fn refusal(source: &SecretSource) -> String {
+        Secret::load(source, "job").unwrap_err().to_string()
     }
 
     #[test]
@@ -131,17 +177,61 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_file_is_private_and_its_last_newline_does_not_count() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let path = file.path().to_str().unwrap().to_string();
+    fn a_secret_is_bytes_and_not_too_few_of_them() {
+        let raw: Vec<u8> = (200..232).collect();
+        assert!(Secret::load(&SecretSource::Value(raw), "job").unwrap().is_real());
+        for (short, words) in
+            [(&b"x"[..], "has 1 bytes, expected at least 16"), (b" fifteen bytes.. \n", "15")]
+        {
+            let text = refusal(&SecretSource::Value(short.into()));
+            assert!(text.starts_with("HEADLONG_SECRET: ") && text.contains(words), "{text}");
+            assert!(!text.contains("fifteen"), "no secret is printed: {text}");
+        }
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_secret_file_is_private_and_space_around_the_secret_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
         let load = || Secret::load(&SecretSource::File(path.clone()), "job");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(load().unwrap_err().to_string().contains("is empty"));
-        std::fs::write(&path, "hidden\n").unwrap();
+        std::fs::write(&path, " \n").unwrap();
+        set_mode(&path, 0o600);
+        assert!(load().unwrap_err().to_string().ends_with("secret: is empty"));
+        std::fs::write(&path, "hidden, and sixteen bytes\n").unwrap();
         assert_eq!(load().unwrap().key, secret("hidden").key);
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-        let text = load().unwrap_err().to_string();
-        assert!(text.contains("mode 640") && !text.contains("hidden"), "{text}");
+        for mode in [0o640, 0o604, 0o620, 0o666] {
+            set_mode(&path, mode);
+            let text = load().unwrap_err().to_string();
+            assert!(text.contains(&format!("mode {mode:o}")) && !text.contains("hidden"), "{text}");
+        }
+        set_mode(&path, 0o400);
+        // Kubernetes mounts secrets as links.
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(Secret::load(&SecretSource::File(link), "job").is_ok());
+    }
+
+    #[test]
+    fn what_is_no_file_of_this_user_is_named_for_what_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = refusal(&SecretSource::File(folder.path().into()));
+        assert!(text.contains("is a folder") && !text.contains("chmod"), "{text}");
+        assert!(refusal(&SecretSource::File("/dev/null".into())).contains("no regular file"));
+        assert!(refusal(&SecretSource::File(folder.path().join("none"))).contains("cannot be read"));
+        let (pipe, theirs) = (folder.path().join("pipe"), folder.path().join("theirs"));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+        assert!(refusal(&SecretSource::File(pipe)).contains("no regular file"));
+        std::fs::write(&theirs, "a secret of somebody else").unwrap();
+        set_mode(&theirs, 0o600);
+        // To give a file away takes a right that a test may not have.
+        if std::os::unix::fs::chown(&theirs, Some(4321), None).is_ok() {
+            let text = refusal(&SecretSource::File(theirs));
+            assert!(text.contains("belongs to user 4321"), "{text}");
+        }
     }
 
     #[test]

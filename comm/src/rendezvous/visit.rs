@@ -1,7 +1,7 @@
 //! The guest's side: connect to a door and prove oneself, again and again until a deadline.
 
 use super::handshake::{self, Claims, HELLO_BYTES, Purpose, Session, VERDICT_BYTES};
-use super::proof::{self, Secret};
+use super::{Keys, proof};
 use crate::error::{CommError, Result};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -24,8 +24,8 @@ pub struct Visit<'a> {
     pub purpose: Purpose,
     /// Who visits.
     pub rank: usize,
-    /// What to prove.
-    pub secret: &'a Secret,
+    /// What to prove, and what to ask for.
+    pub keys: &'a Keys,
     /// When to give up.
     pub deadline: Instant,
     /// Longest wait for one answer.
@@ -93,6 +93,15 @@ impl Visit<'_> {
         CommError::Refused { rank: self.rank.to_string(), reason }
     }
 
+    fn of_another(&self, reason: &str) -> CommError {
+        let reason = format!(
+            "{} at {}:{} is not of this job: {reason}; HEADLONG_MASTER_PORT chooses another port, and a job of several users \
+             needs a secret",
+            self.name, self.host, self.port
+        );
+        CommError::Rendezvous { reason }
+    }
+
     fn unreachable(&self, last: &str) -> CommError {
         CommError::Rendezvous {
             reason: format!("{} at {}:{} cannot be reached: {last}", self.name, self.host, self.port),
@@ -136,10 +145,11 @@ impl Visit<'_> {
                 "something else listens there: it does not speak this protocol".into(),
             ));
         };
+        self.keys.trust.check(&stream).map_err(|reason| Failure::Final(self.of_another(&reason)))?;
         let guest_nonce = proof::nonce().map_err(Failure::Final)?;
         let session = Session { purpose: self.purpose, host_nonce, guest_nonce };
         let claims = claims(&stream).map_err(Failure::Final)?;
-        stream.write_all(&session.claim(self.secret, &claims)).map_err(again)?;
+        stream.write_all(&session.claim(&self.keys.secret, &claims)).map_err(again)?;
         self.hear_verdict(&mut stream, &session, until)?;
         stream.set_read_timeout(None).map_err(again)?;
         Ok(Welcome { stream, address })
@@ -156,7 +166,7 @@ impl Visit<'_> {
             .ok_or_else(|| Failure::Again("something else listens there".into()))?;
         let mut text = vec![0; length];
         read_until(stream, &mut text, until).map_err(closed)?;
-        match session.read_verdict(self.secret, &head, &text) {
+        match session.read_verdict(&self.keys.secret, &head, &text) {
             Ok(()) => Ok(()),
             Err(Some(reason)) => {
                 Err(Failure::Final(CommError::Refused { rank: self.rank.to_string(), reason }))

@@ -54,7 +54,7 @@ pub fn launch(rank: usize, world_size: usize, port: u16) -> Launch {
         master_host: "127.0.0.1".into(),
         master_port: port,
         job: "test".into(),
-        secret: SecretSource::Value("a secret of the test".into()),
+        secret: SecretSource::Value(b"a secret of the test".into()),
         remarks: Vec::new(),
     }
 }

@@ -130,6 +130,7 @@ fn collective_arguments(
         iterations: arguments.iterations,
         seconds_per_size: arguments.seconds_per_size,
         deadline_s: config.comm.deadline_s,
+        insecure: config.comm.insecure,
         exchange: if messages.hierarchical { Way::Hierarchical } else { Way::Flat },
         verbs: Some(config.comm.verbs.clone()),
         compress: config.comm.compress == CompressChoice::Bf16,

@@ -55,6 +55,9 @@ pub struct P2pArguments {
     /// An answer that does not come for this long ends the bench with exit code 3
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub deadline_s: f64,
+    /// Processes on two machines may do without a secret: whoever can reach rank 0 can join
+    #[arg(long)]
+    pub insecure: bool,
     /// One rank of a job that this command has started
     #[arg(long, hide = true)]
     pub worker: Option<Backend>,
@@ -112,6 +115,7 @@ pub fn run(arguments: &P2pArguments) -> Result<()> {
         factor: arguments.factor,
         iterations: Some(arguments.iterations),
         deadline_s: arguments.deadline_s,
+        insecure: arguments.insecure,
         bind: arguments.bind,
         worker: arguments.worker,
         set: arguments.set.clone(),

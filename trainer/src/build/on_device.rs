@@ -16,7 +16,6 @@ use headlong_embedding::EmbeddingError;
 use headlong_mlp::loss_scale::{STATE_LEN, ScaleState};
 use headlong_reader::Batch;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// A device that is found to have failed behind the stages of step `step`.
 fn lost_behind(step: u64, source: Cause) -> Error {
@@ -224,7 +223,7 @@ impl Model {
         match self.devices() {
             // A peer that is gone would leave this device waiting for ever.
             Some(devices) => {
-                let deadline = Duration::from_secs_f64(self.config.comm.deadline_s);
+                let deadline = self.config.comm.deadline();
                 let waited = devices.wait(&staging.ended, deadline);
                 waited.map_err(|error| match staging.ended.query() {
                     // It is this rank's own device that the others will have lost.

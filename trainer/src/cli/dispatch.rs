@@ -28,11 +28,11 @@ use std::process::ExitCode;
 ///
 /// Reads the command line of this process. Commands that start processes (`launch`, `bench`) start this program.
 pub fn main_with(registry: Registry) -> ExitCode {
-    crate::launch::follow_launcher();
-    let answer = match Cli::parse().command {
+    let command = Cli::parse().command;
+    let answer = crate::launch::follow_launcher().and_then(|()| match command {
         Some(command) => dispatch(command, &registry),
         None => output::print(&Cli::command().render_help().to_string()),
-    };
+    });
     match answer {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -60,7 +60,7 @@ fn dispatch(command: Command, registry: &Registry) -> Result<()> {
         }
         Command::Config(ConfigCommand::Show(arguments)) => config_command::show(&arguments, registry),
         Command::Config(ConfigCommand::Check(arguments)) => config_command::check(&arguments, registry),
-        Command::Doctor(arguments) => doctor::run(&arguments.json),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Recipe(arguments) => crate::recipe::run(&arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();

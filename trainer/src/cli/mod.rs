@@ -470,6 +470,9 @@ pub enum ConfigCommand {
 /// Arguments of `headlong doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArguments {
+    /// As one of several ranks: as for `train`
+    #[arg(long)]
+    pub insecure: bool,
     /// Where the JSON goes
     #[command(flatten)]
     pub json: JsonOutput,

@@ -114,6 +114,10 @@ pub struct TrainArguments {
     #[arg(long, value_name = "auto|local|shm|tcp|nccl|verbs", help_heading = "Machine")]
     pub transport: Option<TransportChoice>,
 
+    /// Processes on several machines may do without a secret: whoever can reach rank 0 can join
+    #[arg(long, help_heading = "Machine")]
+    pub insecure: bool,
+
     /// Write one JSON object a line; `-`: to standard output, which then holds nothing else
     #[arg(long, value_name = "FILE|-", help_heading = "Output")]
     pub log_json: Option<LogTarget>,
@@ -231,7 +235,7 @@ impl TrainArguments {
     }
 
     /// `(flag, whether it is given, the key it sets)`.
-    fn flags(&self) -> [(&'static str, bool, &'static str); 27] {
+    fn flags(&self) -> [(&'static str, bool, &'static str); 28] {
         [
             ("--data", !self.data.is_empty(), "data.train"),
             ("--valid", !self.valid.is_empty(), "data.valid"),
@@ -260,6 +264,7 @@ impl TrainArguments {
             ("--threads", self.threads.is_some(), "run.threads"),
             ("--ranks", self.ranks.is_some(), "run.ranks"),
             ("--hybrid", self.hybrid.is_some(), "run.hybrid"),
+            ("--insecure", self.insecure, "comm.insecure"),
         ]
     }
 
@@ -318,6 +323,7 @@ impl TrainArguments {
         set(&mut run.hybrid, &self.hybrid);
         set(&mut run.schedule, &self.schedule);
         set(&mut run.transport, &self.transport);
+        config.comm.insecure |= self.insecure;
     }
 
     /// Pairs that only the effective configuration shows to exclude each other.

@@ -2,8 +2,10 @@
 //! ranks, but `comm.compress`.
 
 use super::verbs::VerbsConfig;
+use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// How ranks exchange what the tables need.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +26,8 @@ pub struct CommConfig {
     pub slot_factor: f64,
     /// Seconds after which a rank that does not come to an exchange ends the run.
     pub deadline_s: f64,
+    /// Whether a job that other machines can reach may do without a secret.
+    pub insecure: bool,
     /// Which way is the fastest for how many bytes, as measured (`headlong bench tune`); changes no result. Unset: documented
     /// defaults of the transport.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,11 +48,34 @@ impl Default for CommConfig {
             compress: CompressChoice::None,
             slot_factor: headlong_embedding::hybrid::DEFAULT_SLOT_FACTOR,
             deadline_s: 120.0,
+            insecure: false,
             nccl: NcclConfig::default(),
             tuning: None,
             verbs: VerbsConfig::default(),
         }
     }
+}
+
+impl CommConfig {
+    /// How long a rank may take to come to an exchange.
+    pub fn deadline(&self) -> Duration {
+        Duration::try_from_secs_f64(self.deadline_s).unwrap_or(Duration::MAX)
+    }
+}
+
+/// The longest time that a setting may give, in seconds: some thirty years.
+const MOST_SECONDS: f64 = 1e9;
+
+/// A time that a user gives in seconds.
+///
+/// # Errors
+/// Nothing that a clock could measure, by the name of `key`.
+pub fn seconds(key: &str, seconds: f64) -> Result<Duration> {
+    let wrong =
+        || Error::config(key, format!("expected seconds above 0, at most {MOST_SECONDS}, found {seconds}"));
+    let is_measurable = seconds > 0.0 && seconds <= MOST_SECONDS;
+    let duration = Duration::try_from_secs_f64(seconds).ok().filter(|_| is_measurable);
+    duration.filter(|duration| !duration.is_zero()).ok_or_else(wrong)
 }
 
 /// What NCCL may use in the communicators of a run (`docs/network.md`).

@@ -125,6 +125,7 @@ keys! {
     "comm.compress": "\"none\" or \"bf16\": what vectors are rounded to on the way",
     "comm.slot_factor": "even shares of a rank's ids that a device's slot for one owner has room for; changes no result",
     "comm.deadline_s": "seconds after which a rank that does not come to an exchange ends the run",
+    "comm.insecure": "whether a job that other machines can reach may do without a secret; changes no result",
     "comm.tuning": "measured fastest ways of exchanges (`headlong bench tune`); unset: defaults of the transport; changes no result",
     "comm.nccl.collnet": "\"off\", \"auto\" or \"require\": sums in the network's switches (SHARP), by NCCL",
     "comm.nccl.nvls": "\"off\", \"auto\" or \"require\": sums in the node's NVSwitch, by NCCL",

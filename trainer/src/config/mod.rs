@@ -26,6 +26,7 @@ mod table_entries;
 pub mod validate;
 mod verbs;
 
+pub(crate) use comm::seconds;
 pub use comm::{
     CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, FeatureChoice, HybridConfig, IdsChoice,
     NcclConfig,

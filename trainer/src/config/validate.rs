@@ -2,7 +2,7 @@
 
 use super::{
     CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice, Interaction, Precision,
-    ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice,
+    ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice, seconds,
 };
 use crate::error::{Error, Result};
 use crate::preset;
@@ -193,7 +193,7 @@ impl Config {
                 format!("expected 0 to run.ranks = {ranks}, found {}", self.comm.ranks_per_node),
             ));
         }
-        positive("comm.deadline_s", self.comm.deadline_s)?;
+        seconds("comm.deadline_s", self.comm.deadline_s)?;
         let verbs = crate::job::verbs_settings(&self.comm.verbs).check();
         verbs.map_err(|(key, reason)| Error::config(key, reason))?;
         let factor = self.comm.slot_factor;

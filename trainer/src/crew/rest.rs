@@ -17,7 +17,7 @@ pub(super) fn come_to_rest(engines: &[&Engine]) -> bool {
     let among: Vec<_> = engines.iter().filter_map(|engine| engine.model().devices()).collect();
     let devices: Vec<CudaDevice> = engines.iter().filter_map(|engine| engine.cuda_device()).collect();
     let Some(first) = engines.first().filter(|_| !among.is_empty()) else { return true };
-    let patience = Duration::from_secs_f64(first.model().config.comm.deadline_s);
+    let patience = first.model().config.comm.deadline();
     let (at_rest, heard) = sync_channel(1);
     let wait = move || {
         // A device that has failed is at rest.

@@ -2,8 +2,9 @@
 
 use super::Finding;
 use super::system::System;
-use headlong_comm::launcher_env;
-use std::collections::BTreeMap;
+use headlong_comm::launcher_env::{self, Launch, Place, Remark};
+use headlong_comm::rendezvous::Keys;
+use headlong_comm::rendezvous::trust::Trust;
 
 /// Every variable of ours.
 pub(super) const OURS: [&str; 11] = [
@@ -37,12 +38,6 @@ const NCCL: [(&str, &str, &str); 9] = [
     ("NCCL_BLOCKING_WAIT", "", "is PyTorch's and means nothing here"),
 ];
 
-/// The variables of this process that are text.
-pub(super) fn read() -> BTreeMap<String, String> {
-    let all = std::env::vars_os();
-    all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
-}
-
 pub(super) fn findings(system: &System) -> Vec<Finding> {
     let mut findings = unknown(system);
     findings.extend(nccl(system));
@@ -67,11 +62,11 @@ fn unknown(system: &System) -> Vec<Finding> {
 
 fn nccl(system: &System) -> Vec<Finding> {
     let is_set = |name: &str, value: &str| {
-        system.environment.get(name).is_some_and(|set| value.is_empty() || set.eq_ignore_ascii_case(value))
+        system.variable(name).is_some_and(|set| value.is_empty() || set.eq_ignore_ascii_case(value))
     };
     let set = NCCL.iter().filter(|(name, value, _)| is_set(name, value));
     set.map(|(name, _, consequence)| {
-        let value = &system.environment[*name];
+        let value = system.variable(name).unwrap_or_default();
         Finding::warn("environment", format!("{name}={value}"), consequence, &format!("unset {name}"))
     })
     .collect()
@@ -79,19 +74,14 @@ fn nccl(system: &System) -> Vec<Finding> {
 
 fn launcher(system: &System) -> Finding {
     match launcher_env::parse(&system.environment) {
-        Ok(None) => Finding::ok("launcher", "none: this process is alone"),
-        Ok(Some(launch)) => {
-            let place =
-                format!("{}: rank {} of {}", launch.launcher.name(), launch.rank.0, launch.world_size);
-            match launch.remarks.is_empty() {
-                true => Finding::ok("launcher", place),
-                false => Finding::warn(
-                    "launcher",
-                    format!("{place}; {}", launch.remarks.join("; ")),
-                    "the process may take another place than was meant",
-                    "start from a clean shell, or unset the variables of the launcher that is not used",
-                ),
-            }
+        Ok(Place::Single { remarks }) => {
+            place("none: this process is the only one", &remarks, "start it with srun")
+        }
+        Ok(Place::Rank(launch)) => {
+            let name = launch.launcher.name();
+            let found = format!("{name}: rank {} of {}", launch.rank.0, launch.world_size);
+            let fix = "start from a clean shell, or unset the variables of the launcher that is not used";
+            place(&found, &launch.remarks, fix)
         }
         Err(error) => Finding::fail(
             "launcher",
@@ -99,5 +89,37 @@ fn launcher(system: &System) -> Finding {
             "no command that trains starts in this shell",
             "unset the variables, or set the missing one",
         ),
+    }
+}
+
+/// What keeps others out of the job that this process is a rank of.
+pub(super) fn secret(launch: &Launch, insecure: bool) -> Finding {
+    match Keys::of(launch, insecure) {
+        Err(error) => Finding::fail(
+            "secret",
+            error.to_string(),
+            "no command that joins ranks starts",
+            "see docs/multi-node.md, the secret",
+        ),
+        Ok(Keys { trust: Trust::Secret, .. }) => Finding::ok("secret", "what ranks need is there"),
+        Ok(Keys { trust: Trust::SameUser, .. }) => {
+            Finding::ok("secret", "none: processes of this user on this machine can be ranks")
+        }
+        Ok(Keys { trust: Trust::Anybody, .. }) => Finding::warn(
+            "secret",
+            "none",
+            "whoever can reach rank 0 can join the job, read its rows and change its weights",
+            "see docs/multi-node.md, the secret",
+        ),
+    }
+}
+
+/// A process's place, with what there is to say of it; a warning where it may be another than was meant.
+fn place(found: &str, remarks: &[Remark], fix: &str) -> Finding {
+    let texts = remarks.iter().map(|remark| remark.text.as_str());
+    let found = [found].into_iter().chain(texts).collect::<Vec<_>>().join("; ");
+    match remarks.iter().any(|remark| remark.is_suspect) {
+        false => Finding::ok("launcher", found),
+        true => Finding::warn("launcher", found, "the process may take another place than was meant", fix),
     }
 }

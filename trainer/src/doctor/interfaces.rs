@@ -44,7 +44,7 @@ pub(super) fn mtu(system: &System, interface: &str) -> Option<i64> {
 /// The interface by which rank 0 is reached, where the launcher gives its address as a number.
 pub(super) fn interface_to_rank_0(system: &System) -> Option<(Ipv4Addr, Option<String>)> {
     let names = ["HEADLONG_MASTER_ADDR", "MASTER_ADDR"];
-    let host = names.iter().find_map(|name| system.environment.get(*name))?;
+    let host = names.iter().find_map(|name| system.variable(name))?;
     match host.parse().ok()? {
         IpAddr::V4(address) => Some((address, route_to(system, address))),
         IpAddr::V6(_) => None,

@@ -17,10 +17,10 @@ mod rdma;
 mod system;
 mod topology;
 
-use crate::cli::JsonOutput;
+use crate::cli::{DoctorArguments, JsonOutput};
 use crate::error::{Error, Result};
 use crate::output;
-use headlong_comm::launcher_env;
+use headlong_comm::launcher_env::{self, Place};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use system::System;
@@ -75,18 +75,24 @@ impl Finding {
 ///
 /// # Errors
 /// [`Error::Failed`] where a finding says FAIL, on the rank that prints it; ranks that do not come.
-pub fn run(json: &JsonOutput) -> Result<()> {
+pub fn run(arguments: &DoctorArguments) -> Result<()> {
     let system = System::this();
     let mut findings = checks::all(&system, Path::new("."));
     // A launcher's variables that cannot be used are a finding already.
-    if let Ok(Some(launch)) = launcher_env::parse(&system.environment) {
-        let (rank, all) = peers::gather(launch, &peers::statement(&system, &findings))?;
-        if rank != 0 {
-            return Ok(());
+    if let Ok(Place::Rank(launch)) = launcher_env::parse(&system.environment) {
+        let secret = environment::secret(&launch, arguments.insecure);
+        let can_join = secret.status != Status::Fail;
+        findings.push(secret);
+        if can_join {
+            let statement = peers::statement(&system, &findings);
+            let (rank, all) = peers::gather(launch, &statement, arguments.insecure)?;
+            if rank != 0 {
+                return Ok(());
+            }
+            findings.extend(peers::compare(rank, &all));
         }
-        findings.extend(peers::compare(rank, &all));
     }
-    report(json, &findings)
+    report(&arguments.json, &findings)
 }
 
 fn report(json: &JsonOutput, findings: &[Finding]) -> Result<()> {

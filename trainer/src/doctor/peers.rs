@@ -95,11 +95,7 @@ fn program(system: &System) -> Option<String> {
 ///
 /// # Errors
 /// Ranks that do not come.
-pub(super) fn gather(launch: Launch, own: &Statement) -> Result<(usize, Vec<Statement>)> {
-    let failed = |context: &str| {
-        let context = context.to_owned();
-        move |error: headlong_comm::CommError| Error::Communication { context, source: error.into() }
-    };
+pub(super) fn gather(launch: Launch, own: &Statement, insecure: bool) -> Result<(usize, Vec<Statement>)> {
     let deadlines = Deadlines {
         rendezvous: Duration::from_secs(60),
         operation: Duration::from_secs(30),
@@ -107,15 +103,18 @@ pub(super) fn gather(launch: Launch, own: &Statement) -> Result<(usize, Vec<Stat
     };
     let options = JoinOptions {
         deadlines,
+        insecure,
         progress: Some(&|text| eprintln!("{text}")),
         ..JoinOptions::new(launch, [0; 32])
     };
-    let transport = rendezvous::join(&options).map_err(failed("the ranks did not come together"))?;
+    let transport =
+        rendezvous::join(&options).map_err(Error::communication("the ranks did not come together"))?;
     let communicator = Communicator::new(transport, CommOptions::default());
     let mut all = vec![0; ROOM * communicator.num_ranks()];
-    communicator.all_gather(&encode(own), &mut all).map_err(failed("the ranks could not compare"))?;
+    let compared = communicator.all_gather(&encode(own), &mut all);
+    compared.map_err(Error::communication("the ranks could not compare"))?;
     let rank = communicator.rank().0;
-    communicator.close().map_err(failed("the ranks could not part"))?;
+    communicator.close().map_err(Error::communication("the ranks could not part"))?;
     Ok((rank, all.chunks_exact(ROOM).map(decode).collect()))
 }
 

@@ -1,13 +1,13 @@
 //! What the checks read: files under a root, so that tests can show them a broken machine, and facts that no file has.
 
-use std::collections::BTreeMap;
+use headlong_comm::launcher_env::{self, Environment};
 use std::path::{Path, PathBuf};
 
 /// A machine, as far as it can be looked at without touching it.
 pub(super) struct System {
     root: PathBuf,
     /// The variables of this process.
-    pub environment: BTreeMap<String, String>,
+    pub environment: Environment,
     /// Version, file and abilities of NCCL; or where it was looked for.
     pub nccl: Result<String, String>,
     /// What `nvidia-smi` says of the GPUs, a line for each, in the order of [`SMI_FIELDS`](super::gpu::SMI_FIELDS).
@@ -22,7 +22,7 @@ impl System {
         let nccl = headlong_comm::device::nccl::report();
         Self {
             root: "/".into(),
-            environment: super::environment::read(),
+            environment: launcher_env::environment(),
             nccl: nccl.map(|nccl| {
                 let collnet = match nccl.collnet {
                     Ok(()) => "a plugin for SHARP".to_owned(),
@@ -40,11 +40,16 @@ impl System {
     pub fn at(root: &Path) -> Self {
         Self {
             root: root.into(),
-            environment: BTreeMap::new(),
+            environment: Environment::new(),
             nccl: Err("libnccl.so.2 was not found".into()),
             smi: None,
             memfd: Ok(()),
         }
+    }
+
+    /// A variable that is text.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.get(name)?.to_str()
     }
 
     /// Where everything lies.

@@ -10,6 +10,7 @@ mod places;
 mod verdict;
 
 use crate::cli::{Bind, LaunchArguments};
+use crate::config::seconds;
 use crate::error::{Error, Result};
 use headlong_comm::launcher_env;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
@@ -36,8 +37,7 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
     let command = strip_name(&arguments.command);
     check(arguments, command)?;
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(Error::failed("listening to signals"))?;
-    let grace = Duration::try_from_secs_f64(arguments.grace_s)
-        .map_err(|error| Error::Usage(format!("--grace-s {}: {error}", arguments.grace_s)))?;
+    let grace = seconds("--grace-s", arguments.grace_s)?;
     let (_port, environment) = environment(arguments.ranks)?;
     let ranks = start_all(arguments, command, &environment)?;
     let mut crew = Crew { ranks, signals, forwarded: Vec::new(), begin: Instant::now(), grace };
@@ -47,8 +47,12 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
 }
 
 /// Ties this process to the launcher that has started it, if one has: when that one dies, this one does too.
-pub fn follow_launcher() {
-    let Some(launcher) = launcher_env::launcher_process() else { return };
+///
+/// # Errors
+/// A variable that does not name the launcher's process.
+pub fn follow_launcher() -> Result<()> {
+    let launcher = launcher_env::launcher_process().map_err(Error::communication("the launcher"))?;
+    let Some(launcher) = launcher else { return Ok(()) };
     // Where the system cannot do it, a killed launcher leaves this process behind: no reason not to run.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
@@ -56,6 +60,7 @@ pub fn follow_launcher() {
         // The launcher has died before the tie was made.
         std::process::exit(3);
     }
+    Ok(())
 }
 
 /// `headlong launch -n 2 -- headlong train` means `train`.

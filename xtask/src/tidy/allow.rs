@@ -135,7 +135,6 @@ pub const ENVIRONMENT_READERS: &[Exception] = &[
     only("device/tests/conformance.rs", "tests that run themselves again in a process of their own"),
     only("device/src/cuda/nvtx.rs", "a profiler says there which library listens; no result depends on it"),
     only("device/src/cuda/testing.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
-    only("trainer/src/doctor/environment.rs", "`headlong doctor` says what is set; no result depends on it"),
     only("xtask/src/require.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
     only("comm/src/transport/verbs/sys/library.rs", "where libibverbs is; no result depends on it"),
     only("comm/nccl-rs/src/demand.rs", "what NCCL itself reads there, to refuse what it would not do"),

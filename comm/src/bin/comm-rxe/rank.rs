@@ -86,7 +86,7 @@ pub fn run(settings: &RankSettings, device: &str) -> ExitCode {
 /// Joins the job and chooses its ways: verbs between the two nodes, shared memory inside them.
 fn connected(device: &str, signal: Signal) -> Result<Communicator, CommError> {
     let no_launcher = || CommError::Setting { setting: "HEADLONG_RANK".into(), reason: "is not set".into() };
-    let launch = launcher_env::read()?.ok_or_else(no_launcher)?;
+    let launch = launcher_env::read()?.launch().ok_or_else(no_launcher)?;
     let mut options = JoinOptions::new(launch, [0; 32]);
     options.ranks_per_node = RANKS / 2;
     // An emulated machine is slow, and its processes wait long for a processor.

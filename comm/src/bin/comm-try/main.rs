@@ -123,7 +123,7 @@ fn say(rank: Rank, what: &str) {
 }
 
 fn run(settings: &Settings) -> Result<(), CommError> {
-    let Some(launch) = launcher_env::read()? else {
+    let Some(launch) = launcher_env::read()?.launch() else {
         let reason =
             "no launcher has set it: start this with headlong launch, torchrun, mpirun or srun".into();
         return Err(CommError::Setting { setting: "HEADLONG_RANK".into(), reason });

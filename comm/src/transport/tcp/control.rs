@@ -9,7 +9,6 @@ use super::health::Health;
 use crate::error::CommError;
 use crate::rendezvous::Deadlines;
 use crate::rendezvous::door::{Door, Proven};
-use crate::rendezvous::proof::Secret;
 use crate::topology::Rank;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::Shutdown;
@@ -35,7 +34,7 @@ pub struct ControlThread {
     deadlines: Deadlines,
     lines: Vec<Line>,
     /// Rank 0 keeps its door: whoever comes late learns why it is not let in.
-    door: Option<(Door, Secret)>,
+    door: Option<Door>,
     suspicions: Vec<(Instant, CommError)>,
     next_heartbeat: Instant,
 }
@@ -46,7 +45,7 @@ impl ControlThread {
         health: Arc<Health>,
         deadlines: Deadlines,
         readers: Vec<FrameReader>,
-        door: Option<(Door, Secret)>,
+        door: Option<Door>,
     ) -> Self {
         let now = Instant::now();
         let line = |reader| Line { reader, heard: now, heartbeats: 0, ended: false };
@@ -93,7 +92,7 @@ impl ControlThread {
                 descriptors.push(PollFd::new(&link.stream, wanted));
             }
         }
-        if let Some((door, _)) = &self.door {
+        if let Some(door) = &self.door {
             door.descriptors(&mut descriptors);
         }
         let time = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
@@ -184,10 +183,10 @@ impl ControlThread {
     }
 
     fn answer_door(&mut self) {
-        let Some((door, secret)) = &mut self.door else { return };
+        let Some(door) = &mut self.door else { return };
         let Ok(proven) = door.turn() else { return };
         for guest in proven {
-            guest.answer(secret, Some(&late_answer(&guest)));
+            door.answer(&guest, Some(&late_answer(&guest)));
         }
     }
 

@@ -3,9 +3,9 @@
 use super::control_frame::PeerAddress;
 use super::health::Health;
 use crate::error::{CommError, Result};
+use crate::rendezvous::Keys;
 use crate::rendezvous::door::{Door, Proven};
 use crate::rendezvous::handshake::{Claims, Purpose};
-use crate::rendezvous::proof::Secret;
 use crate::rendezvous::visit::Visit;
 use crate::topology::Rank;
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -21,8 +21,8 @@ pub struct Meeting<'a> {
     pub peers: &'a [PeerAddress],
     /// Where this rank has found rank 0.
     pub rank_0: IpAddr,
-    /// What to prove.
-    pub secret: &'a Secret,
+    /// What to prove, and what to ask for.
+    pub keys: &'a Keys,
     /// Number of this coming-together.
     pub epoch: u32,
     /// Hash of the job's name.
@@ -56,7 +56,7 @@ impl Meeting<'_> {
             name: &format!("the data port of rank {rank}"),
             purpose: Purpose::Data,
             rank: self.health.rank().0,
-            secret: self.secret,
+            keys: self.keys,
             deadline,
             patience: self.patience,
         };
@@ -86,7 +86,7 @@ impl Meeting<'_> {
     fn receive(&self, streams: &mut [Option<TcpStream>], deadline: Instant) -> Result<()> {
         let own = self.health.rank().0;
         let listener = self.listener.try_clone().map_err(|error| system("cloning a listener", &error))?;
-        let mut door = Door::new(listener, Purpose::Data, self.secret.clone(), self.patience)
+        let mut door = Door::new(listener, Purpose::Data, self.keys.clone(), self.patience)
             .map_err(|error| system("opening the data port", &error))?;
         while let Some(missing) = (own + 1..streams.len()).find(|rank| streams[*rank].is_none()) {
             self.health.check()?;
@@ -97,23 +97,22 @@ impl Meeting<'_> {
             self.health.note_waiting(Some(Rank(missing)));
             door.wait(&[], Duration::from_millis(50));
             for guest in door.turn()? {
-                self.admit(guest, streams)?;
+                self.admit(&door, guest, streams)?;
             }
         }
         self.health.note_waiting(None);
         Ok(())
     }
 
-    fn admit(&self, guest: Proven, streams: &mut [Option<TcpStream>]) -> Result<()> {
+    fn admit(&self, door: &Door, guest: Proven, streams: &mut [Option<TcpStream>]) -> Result<()> {
         let claims = &guest.claims;
         let rank = claims.rank as usize;
         let expected = rank > self.health.rank().0 && rank < streams.len() && streams[rank].is_none();
         if !expected || claims.epoch != self.epoch || claims.job_hash != self.job_hash {
-            guest
-                .answer(self.secret, Some("nobody expects this rank here: it is another job's, or too late"));
+            door.answer(&guest, Some("nobody expects this rank here: it is another job's, or too late"));
             return Ok(());
         }
-        guest.answer(self.secret, None);
+        door.answer(&guest, None);
         prepare(&guest.stream)?;
         streams[rank] = Some(guest.stream);
         Ok(())

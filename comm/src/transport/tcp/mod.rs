@@ -12,6 +12,7 @@ pub mod health;
 pub mod mesh;
 
 use crate::error::{CommError, Result};
+use crate::launcher_env::Remark;
 use crate::rendezvous::Deadlines;
 use crate::rendezvous::proof::Secret;
 use crate::topology::{Rank, Topology};
@@ -29,7 +30,7 @@ pub struct TcpTransport {
     pace: Pace,
     engine: Mutex<Engine>,
     control: Mutex<Option<JoinHandle<()>>>,
-    remarks: Vec<String>,
+    remarks: Vec<Remark>,
     secret: Secret,
 }
 
@@ -46,7 +47,7 @@ pub struct Parts {
     /// The control thread; none for a rank that is alone.
     pub control: Option<JoinHandle<()>>,
     /// What a careful user wants to know.
-    pub remarks: Vec<String>,
+    pub remarks: Vec<Remark>,
     /// What the job's ranks know and nobody else does.
     pub secret: Secret,
 }
@@ -81,7 +82,7 @@ impl TcpTransport {
     }
 
     /// What a careful user wants to know about how the job came together: ignored variables, a missing secret.
-    pub fn remarks(&self) -> &[String] {
+    pub fn remarks(&self) -> &[Remark] {
         &self.remarks
     }
 }

@@ -238,5 +238,5 @@ fn places_of(operation: Operation, arguments: &CollectiveArguments) -> impl Iter
 
 /// An error of a job.
 pub fn failed(error: CommError) -> Error {
-    Error::Communication { context: "headlong bench".to_owned(), source: error.into() }
+    Error::communication("headlong bench")(error)
 }

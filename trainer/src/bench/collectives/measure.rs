@@ -342,7 +342,7 @@ mod tests {
                 master_host: "127.0.0.1".into(),
                 master_port,
                 job: "stopwatch".into(),
-                secret: SecretSource::Value("of the test".into()),
+                secret: SecretSource::Value(b"the secret of the test".into()),
                 remarks: Vec::new(),
             };
             let control = rendezvous::join(&JoinOptions::new(launch, [1; 32])).expect("both come");

@@ -4,13 +4,15 @@ use super::arguments::CollectiveArguments;
 use super::backend::Backend;
 use super::job::{Job, Outcome, failed};
 use crate::error::{Error, Result};
+use crate::job::note_remarks;
 use crate::{launch, output};
 use headlong_comm::launcher_env::{self, Launch};
 use headlong_comm::rendezvous::{self, JoinOptions};
 use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Network, Wanted, choose};
-use headlong_comm::transport::verbs::VerbsSettings;
+use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{CommError, Communicator, Rank};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -19,7 +21,7 @@ const RENDEZVOUS: Duration = Duration::from_secs(30);
 
 /// Whether this process is one of several that a launcher has started.
 pub fn is_one_of_several() -> bool {
-    launcher_env::read().is_ok_and(|launch| launch.is_some())
+    launcher_env::read().is_ok_and(|place| place.launch().is_some())
 }
 
 /// Measures in a job of processes: the one that a launcher has started this process for, or one of its own.
@@ -27,7 +29,7 @@ pub fn is_one_of_several() -> bool {
 /// # Errors
 /// The job's first error; a process that cannot be started.
 pub fn run(job: &Job<'_>, wanted: Wanted) -> Result<Outcome> {
-    match launcher_env::read().map_err(failed)? {
+    match launcher_env::read().map_err(failed)?.launch() {
         Some(launch) => as_rank(job, wanted, launch),
         None if job.arguments.worker.is_some() => {
             Err(Error::Usage("--worker is for processes that `headlong bench` has started".to_owned()))
@@ -41,7 +43,9 @@ fn as_rank(job: &Job<'_>, wanted: Wanted, launch: Launch) -> Result<Outcome> {
     let rank = launch.rank;
     let arguments = CollectiveArguments { ranks: launch.world_size, ..job.arguments.clone() };
     arguments.check()?;
-    let answer = match join(job.backend, (wanted, arguments.cards()?), &arguments, launch) {
+    let control = rendezvous::join(&join_options(job.backend, &arguments, launch)?).map_err(failed)?;
+    note_remarks(&control);
+    let answer = match choose_way(control, job.backend, wanted, &arguments)? {
         Ok(communicator) => {
             let job = Job { arguments: &arguments, ..job.clone() };
             Outcome::Measured(job.on_one_rank(&communicator).map_err(failed)?)
@@ -59,12 +63,12 @@ fn as_rank(job: &Job<'_>, wanted: Wanted, launch: Launch) -> Result<Outcome> {
     }
 }
 
-fn join(
+fn join_options(
     backend: Backend,
-    (wanted, cards): (Wanted, VerbsSettings),
     arguments: &CollectiveArguments,
     launch: Launch,
-) -> std::result::Result<Communicator, CommError> {
+) -> Result<JoinOptions<'static>> {
+    let cards = arguments.cards()?;
     let mut fingerprint = [0; 32];
     let sizes = (backend, arguments.sizes(), arguments.dtypes(), arguments.root, arguments.place);
     let effort = (arguments.effort(), arguments.options(backend));
@@ -74,11 +78,21 @@ fn join(
     options.ranks_per_node = arguments.ranks_per_node;
     options.deadlines.operation = arguments.options(backend).deadline;
     options.deadlines.rendezvous = RENDEZVOUS;
-    let control = rendezvous::join(&options)?;
-    let cards = (wanted == Wanted::Verbs).then(|| MachineVerbs::new(&control, cards));
+    options.insecure = arguments.insecure;
+    Ok(options)
+}
+
+fn choose_way(
+    control: Arc<TcpTransport>,
+    backend: Backend,
+    wanted: Wanted,
+    arguments: &CollectiveArguments,
+) -> Result<std::result::Result<Communicator, CommError>> {
+    let cards = (wanted == Wanted::Verbs).then(|| arguments.cards()).transpose()?;
+    let cards = cards.map(|cards| MachineVerbs::new(&control, cards));
     let network = cards.as_ref().map(|cards| cards as &dyn Network);
-    let chosen = choose(control, &ChooseOptions { wanted, network })?;
-    Ok(Communicator::new(chosen.transport, arguments.options(backend)))
+    let chosen = choose(control, &ChooseOptions { wanted, network });
+    Ok(chosen.map(|chosen| Communicator::new(chosen.transport, arguments.options(backend))))
 }
 
 /// Starts a process for each rank, with this command's own arguments, and takes the answer of rank 0.
