@@ -1,5 +1,6 @@
 //! What goes wrong between ranks, with the culprit's name.
 
+use crate::readable::readable;
 use crate::topology::Rank;
 
 /// An error of this room. It can be cloned: every rank, and every call after the first failure, gets the same one.
@@ -101,6 +102,46 @@ impl CommError {
             | CommError::Mismatch { culprit, .. }
             | CommError::Aborted { culprit, .. } => Some(*culprit),
             _ => None,
+        }
+    }
+}
+
+impl CommError {
+    /// An error that a peer has told: about ranks of a job of `num_ranks`, with texts that can be shown.
+    ///
+    /// # Errors
+    /// A rank that there is not.
+    pub(crate) fn told(mut self, num_ranks: usize) -> std::result::Result<Self, String> {
+        let ranks = match &self {
+            CommError::Timeout { culprit, seen_by, .. }
+            | CommError::PeerLost { culprit, seen_by, .. }
+            | CommError::Mismatch { culprit, seen_by, .. } => [Some(*culprit), Some(*seen_by)],
+            CommError::Aborted { culprit: rank, .. } | CommError::Device { seen_by: rank, .. } => {
+                [Some(*rank), None]
+            }
+            CommError::Refused { .. }
+            | CommError::Rendezvous { .. }
+            | CommError::Setting { .. }
+            | CommError::System { .. } => [None, None],
+        };
+        if let Some(rank) = ranks.into_iter().flatten().find(|rank| rank.0 >= num_ranks) {
+            return Err(format!("an error of rank {}, and there are {num_ranks} ranks", rank.0));
+        }
+        self.texts().into_iter().flatten().for_each(|text| *text = readable(text));
+        Ok(self)
+    }
+
+    fn texts(&mut self) -> [Option<&mut String>; 2] {
+        match self {
+            CommError::Timeout { operation: text, .. }
+            | CommError::PeerLost { reason: text, .. }
+            | CommError::Aborted { reason: text, .. }
+            | CommError::Rendezvous { reason: text } => [Some(text), None],
+            CommError::Mismatch { expected: one, found: other, .. }
+            | CommError::Device { operation: one, reason: other, .. }
+            | CommError::Refused { rank: one, reason: other }
+            | CommError::Setting { setting: one, reason: other }
+            | CommError::System { what: one, reason: other } => [Some(one), Some(other)],
         }
     }
 }

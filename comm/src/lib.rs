@@ -28,6 +28,7 @@
 //! assert!(sums.iter().all(|sum| sum == &Ok([6.0, 4.0])));
 //! ```
 
+mod catch;
 pub mod codec;
 mod collectives;
 mod communicator;
@@ -39,6 +40,7 @@ pub mod launcher_env;
 pub mod operation;
 mod options;
 pub mod plan;
+pub mod readable;
 pub mod rendezvous;
 mod scratch;
 pub mod testing;

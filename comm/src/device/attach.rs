@@ -9,6 +9,7 @@ use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::options::{AllToAll, BetweenDevices};
 use crate::plan::hierarchical::is_useful;
+use crate::readable::readable;
 use headlong_device::Stream;
 
 /// Bytes in which a rank says what it lacks.
@@ -76,7 +77,7 @@ impl Communicator {
             .filter(|(_, statement)| statement[STATEMENT - 1] != 0)
             .map(|(rank, statement)| {
                 let text = String::from_utf8_lossy(&statement[..STATEMENT - 1]);
-                format!("rank {rank}: {}", text.trim_end_matches('\0'))
+                format!("rank {rank}: {}", readable(text.trim_end_matches('\0')))
             })
             .collect();
         match lacking.is_empty() {

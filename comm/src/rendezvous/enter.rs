@@ -42,16 +42,11 @@ pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     };
     let welcome = visit.pay(&mut claims, &|| Ok(()))?;
     let link = as_link(Rank(0), welcome.stream)?;
-    let mut reader = FrameReader::default();
+    let mut reader = FrameReader::new(launch.world_size);
     // Rank 0 names who is missing when its deadline passes; this one is only for a rank 0 that does not.
     let patience = options.deadlines.rendezvous + options.deadlines.silence;
     let table = wait_for_table(options, &link, &mut reader, patience)?;
     let Control::Table { epoch, peers, node_of } = table else { unreachable!("only a table ends the wait") };
-    if peers.len() != launch.world_size || node_of.len() != launch.world_size {
-        let reason =
-            format!("rank 0 has sent a table of {} ranks, expected {}", peers.len(), launch.world_size);
-        return Err(CommError::Rendezvous { reason });
-    }
     let data_listener = listener.take().expect("a rank that was admitted has claimed a data port");
     let (links, readers, rank_0) = (vec![link], vec![reader], welcome.address.ip());
     Ok(Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, door: None })

@@ -243,7 +243,8 @@ impl Gathering<'_> {
         let rank = guest.claims.rank as usize;
         let Proven { stream, address, claims, .. } = guest;
         let link = as_link(Rank(rank), stream)?;
-        self.arrivals[rank] = Some(Arrival { link, reader: FrameReader::default(), address, claims });
+        self.arrivals[rank] =
+            Some(Arrival { link, reader: FrameReader::new(self.arrivals.len()), address, claims });
         Ok(())
     }
 

@@ -10,6 +10,7 @@
 //! than one small frame.
 
 use super::proof::{Nonce, Role, Secret, Tag};
+use crate::readable::readable;
 
 /// The first bytes of every frame of a handshake.
 pub const MAGIC: [u8; 8] = *b"headlng1";
@@ -222,7 +223,7 @@ impl Session {
         match (self.accepts(secret, Role::Host, &words, &tag), admitted) {
             (false, _) => Err(None),
             (true, 1) => Ok(()),
-            (true, _) => Err(Some(String::from_utf8_lossy(text).into_owned())),
+            (true, _) => Err(Some(readable(&String::from_utf8_lossy(text)))),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::system::System;
 use super::{Finding, Status, interfaces};
 use crate::error::{Error, Result};
 use headlong_comm::launcher_env::Launch;
+use headlong_comm::readable::readable;
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
 use headlong_comm::{CommOptions, Communicator};
 use serde::{Deserialize, Serialize};
@@ -129,8 +130,18 @@ fn encode(statement: &Statement) -> Vec<u8> {
     }
 }
 
+/// What another rank says, fit for this one's terminal.
 fn decode(bytes: &[u8]) -> Statement {
-    serde_json::from_slice(bytes).unwrap_or_default()
+    let Statement { host, facts, findings } = serde_json::from_slice(bytes).unwrap_or_default();
+    let finding = |(status, name, found, consequence, fix): (Status, String, String, String, String)| {
+        (status, readable(&name), readable(&found), readable(&consequence), readable(&fix))
+    };
+    let facts = facts.iter().map(|(name, fact)| (readable(name), readable(fact)));
+    Statement {
+        host: readable(&host),
+        facts: facts.collect(),
+        findings: findings.into_iter().map(finding).collect(),
+    }
 }
 
 /// What all statements together say: what differs, and what other machines than that of rank `own` have found.
@@ -239,5 +250,8 @@ mod tests {
         long.findings = vec![(Status::Warn, text.clone(), text, String::new(), String::new()); 3];
         let back = decode(&encode(&long));
         assert_eq!((back.host.as_str(), back.findings.len()), ("a", 1));
+        assert!(back.findings[0].1.ends_with("... (10000 characters)"), "{:?}", back.findings);
+        let odd = Statement { host: "a\u{1b}[2J".into(), ..Statement::default() };
+        assert_eq!(decode(&encode(&odd)).host, "a\\u{1b}[2J");
     }
 }

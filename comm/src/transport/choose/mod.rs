@@ -22,6 +22,7 @@ use super::paths::{Path, PathTransport, Silent, name_of};
 use super::shm::{self, Guest, Neighbourhood, Offer};
 use super::tcp::TcpTransport;
 use crate::error::{CommError, Result};
+use crate::readable::readable;
 use crate::topology::{Rank, Topology};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -174,7 +175,7 @@ fn num_nodes(topology: &Topology) -> usize {
 
 fn first_refusal<'w>(ranks: impl IntoIterator<Item = Rank>, word: impl Fn(Rank) -> &'w Verdict) -> Verdict {
     let refusal = ranks.into_iter().find_map(|rank| Some((rank, word(rank).as_ref().err()?)));
-    refusal.map_or(Ok(()), |(rank, reason)| Err(format!("{rank}: {reason}")))
+    refusal.map_or(Ok(()), |(rank, reason)| Err(format!("{rank}: {}", readable(reason))))
 }
 
 /// The ranks of each node try to come to one memory. What this rank has of it, if all of its node have it, and each node's

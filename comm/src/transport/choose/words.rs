@@ -2,6 +2,7 @@
 
 use crate::error::{CommError, Result};
 use crate::operation::{Algorithm, Collective, fingerprint};
+use crate::readable::readable;
 use crate::topology::Rank;
 use crate::transport::tcp::TcpTransport;
 use crate::transport::{Incoming, Outgoing, StepId, Transport as _};
@@ -28,7 +29,8 @@ pub(super) fn tell_all<W: Serialize + DeserializeOwned>(control: &TcpTransport, 
     }
     let all = all_gather(control, 1, &own, |rank| length(rank) as usize)?;
     let read = |(rank, bytes): (usize, Vec<u8>)| {
-        serde_json::from_slice(&bytes).map_err(|error| senseless(control, Rank(rank), &error.to_string()))
+        serde_json::from_slice(&bytes)
+            .map_err(|error| senseless(control, Rank(rank), &readable(&error.to_string())))
     };
     all.into_iter().enumerate().map(read).collect()
 }

@@ -2,6 +2,7 @@
 //! not when the next exchange begins.
 
 use super::engine::Engine;
+use crate::catch::catch;
 use crate::error::CommError;
 use crate::transport::Transport;
 use crate::transport::tcp::TcpTransport;
@@ -28,8 +29,14 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let (control, engine, told) = (Arc::clone(control), Arc::clone(engine), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name("paths-watch".into());
-        let thread = thread.spawn(move || watch(&control, &engine, &told)).map_err(|error| {
-            CommError::System { what: "a thread that watches the paths".into(), reason: error.to_string() }
+        let work = move || {
+            if let Err(reason) = catch("paths-watch", || watch(&control, &engine, &told)) {
+                control.abort(CommError::Aborted { culprit: control.rank(), reason });
+            }
+        };
+        let thread = thread.spawn(work).map_err(|error| CommError::System {
+            what: "a thread that watches the paths".into(),
+            reason: error.to_string(),
         })?;
         Ok(Self { stop, thread: Some(thread) })
     }

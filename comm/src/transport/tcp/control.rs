@@ -6,6 +6,7 @@
 
 use super::control_frame::{Control, FrameReader};
 use super::health::Health;
+use crate::catch::catch;
 use crate::error::CommError;
 use crate::rendezvous::Deadlines;
 use crate::rendezvous::door::{Door, Proven};
@@ -53,8 +54,16 @@ impl ControlThread {
         Self { health, deadlines, lines, door, suspicions: Vec::new(), next_heartbeat: now }
     }
 
-    /// Serves until told to stop; then sends the last words and ends, in bounded time.
-    pub fn run(mut self) {
+    /// Serves until told to stop; then sends the last words and ends, in bounded time. A panic in here is this rank's failure: the
+    /// others hear of it, as of any other.
+    pub fn run(self) {
+        let health = Arc::clone(&self.health);
+        if let Err(reason) = catch("comm-control", || self.serve()) {
+            health.fail(CommError::Aborted { culprit: health.rank(), reason });
+        }
+    }
+
+    fn serve(mut self) {
         let mut expected = Instant::now();
         while !self.health.is_stopping() {
             let now = Instant::now();
@@ -62,16 +71,21 @@ impl ControlThread {
                 // This process itself was stopped or starved: nobody's silence counts.
                 self.lines.iter_mut().for_each(|line| line.heard = now);
             }
-            self.beat(now);
-            self.listen();
-            self.judge_suspicions();
-            self.judge_silence();
-            self.answer_door();
+            self.turn();
             let pause = self.pause();
             expected = Instant::now() + pause;
             self.wait(pause);
         }
         self.leave();
+    }
+
+    /// One look at everything.
+    pub(super) fn turn(&mut self) {
+        self.beat(Instant::now());
+        self.listen();
+        self.judge_suspicions();
+        self.judge_silence();
+        self.answer_door();
     }
 
     fn pause(&self) -> Duration {

@@ -1,6 +1,7 @@
 //! What travels on a control connection once both sides have proven themselves: a length and one JSON value.
 
 use crate::error::CommError;
+use crate::readable::readable;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,31 @@ pub enum Control {
 }
 
 impl Control {
+    /// A frame that a peer has sent, as a job of `num_ranks` can take it: no rank, node or number of rows that there is not, and
+    /// texts that can be shown. What is behind this need not ask again.
+    fn checked(self, num_ranks: usize) -> Result<Self, String> {
+        match self {
+            Control::Table { epoch, peers, node_of } => {
+                let (rows, nodes) = (peers.len(), node_of.len());
+                if (rows, nodes) != (num_ranks, num_ranks) {
+                    return Err(format!("a table of {rows} ranks on {nodes} nodes, expected {num_ranks}"));
+                }
+                match node_of.iter().find(|node| **node >= num_ranks) {
+                    Some(node) => Err(format!("a table with node {node}, and there are {num_ranks} ranks")),
+                    None => Ok(Control::Table { epoch, peers, node_of }),
+                }
+            }
+            Control::Heartbeat { waiting_for: Some(rank), .. } if rank >= num_ranks => {
+                Err(format!("that it waits for rank {rank}, and there are {num_ranks} ranks"))
+            }
+            Control::Report { error, suspicion } => {
+                Ok(Control::Report { error: error.told(num_ranks)?, suspicion })
+            }
+            Control::Abort { error } => Ok(Control::Abort { error: error.told(num_ranks)? }),
+            other => Ok(other),
+        }
+    }
+
     /// Length and JSON.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 4];
@@ -69,14 +95,21 @@ impl Control {
 }
 
 /// Frames that have come in part.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FrameReader {
     bytes: Vec<u8>,
+    /// Frames speak of these.
+    num_ranks: usize,
     /// The connection's end has been seen, for this reason.
     ended: Option<String>,
 }
 
 impl FrameReader {
+    /// For a connection of a job of so many ranks.
+    pub fn new(num_ranks: usize) -> Self {
+        Self { bytes: Vec::new(), num_ranks, ended: None }
+    }
+
     /// Takes what has come, without waiting.
     pub fn receive(&mut self, stream: &TcpStream) {
         let mut room = [0; 4096];
@@ -104,16 +137,17 @@ impl FrameReader {
             return None;
         }
         let frame = self.bytes.get(4..4 + length)?;
-        match serde_json::from_slice(frame) {
-            Ok(control) => {
+        let read = serde_json::from_slice::<Control>(frame);
+        let reason = match read.map(|control| control.checked(self.num_ranks)) {
+            Ok(Ok(control)) => {
                 self.bytes.drain(..4 + length);
-                Some(control)
+                return Some(control);
             }
-            Err(error) => {
-                self.spoil(format!("a control frame that makes no sense: {error}"));
-                None
-            }
-        }
+            Ok(Err(reason)) => reason,
+            Err(error) => readable(&error.to_string()),
+        };
+        self.spoil(format!("a control frame that makes no sense: {reason}"));
+        None
     }
 
     /// Why nothing more will come, once all whole frames have been taken.
@@ -199,7 +233,7 @@ mod tests {
         frames.iter().for_each(|frame| outbox.send(&here, frame));
         assert!(outbox.is_empty());
         drop(here);
-        let mut reader = FrameReader::default();
+        let mut reader = FrameReader::new(4);
         for frame in frames {
             assert_eq!(wait_for(&mut reader, &there), Some(frame));
         }
@@ -213,7 +247,7 @@ mod tests {
         {
             let (mut here, there) = pair();
             here.write_all(bytes).unwrap();
-            let mut reader = FrameReader::default();
+            let mut reader = FrameReader::new(4);
             assert_eq!(wait_for(&mut reader, &there), None);
             assert!(reader.end().is_some_and(|end| end.contains(words)), "{:?}", reader.end());
         }

@@ -8,6 +8,8 @@ pub mod control;
 pub mod control_frame;
 mod exchange;
 pub mod frame;
+#[cfg(test)]
+mod frames_from_anybody;
 pub mod health;
 pub mod mesh;
 

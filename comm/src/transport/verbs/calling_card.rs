@@ -3,6 +3,7 @@
 use super::nic::{Endpoint, Remote};
 use crate::error::{CommError, Result};
 use crate::operation::{Algorithm, Collective, fingerprint};
+use crate::readable::readable;
 use crate::topology::Rank;
 use crate::transport::{Incoming, Outgoing, StepId, Transport};
 use serde::{Deserialize, Serialize};
@@ -66,7 +67,9 @@ impl CallingCard {
     }
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
-        let card: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let card: Self = serde_json::from_slice(bytes).map_err(|error| readable(&error.to_string()))?;
+        let (way, agreement) = (readable(&card.way), readable(&card.agreement));
+        let card = Self { failure: card.failure.as_deref().map(readable), way, agreement, ..card };
         match card.protocol {
             PROTOCOL => Ok(card),
             other => Err(format!("it speaks protocol {other}, this rank {PROTOCOL}")),

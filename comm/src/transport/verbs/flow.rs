@@ -85,6 +85,21 @@ impl Flow {
         };
     }
 
+    /// What the flags say, where signals are atomics: strips that have come, and strips that the peer has taken.
+    ///
+    /// # Errors
+    /// Counts that no peer reaches that keeps to the rules.
+    pub(super) fn note_flags(&mut self, arrived: u64, given_back: u64) -> Result<(), String> {
+        if arrived.saturating_sub(self.taken) > self.slots || given_back > self.sent {
+            let (taken, sent) = (self.taken, self.sent);
+            return Err(format!(
+                "the flags say that {arrived} strips have come and {given_back} were taken there, after {taken} and of {sent}"
+            ));
+        }
+        (self.arrived, self.given_back) = (arrived, given_back);
+        Ok(())
+    }
+
     /// The peer has taken strips until a count, of which the bits of `mask` are known.
     pub(super) fn note_given_back(&mut self, count: u32, mask: u32) {
         let more = u64::from(count.wrapping_sub(self.given_back as u32) & mask);

@@ -206,8 +206,11 @@ impl Link {
     /// What the flags of this link say, where signals are atomics.
     pub(super) fn look_at_flags(&mut self, near: Near<'_>) {
         if self.signal == Signal::Atomic {
-            self.flow.arrived = near.flags.counter(self.layout.flags);
-            self.flow.given_back = near.flags.counter(self.layout.flags + GIVEN_BACK);
+            let arrived = near.flags.counter(self.layout.flags);
+            let given_back = near.flags.counter(self.layout.flags + GIVEN_BACK);
+            if let Err(what) = self.flow.note_flags(arrived, given_back) {
+                self.fail(PathError::Failed(format!("{}: {what}", self.way)));
+            }
         }
     }
 

@@ -29,9 +29,11 @@ mod read_back;
 mod tests;
 
 use super::{Exchange, Rails};
+use crate::catch::catch;
 use crate::communicator::{Cards, Communicator};
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
+use crate::transport::Transport;
 use crate::transport::verbs::nic::{
     Access, CompletionQueue, Endpoint, Memory, Nic, NicResult, Provider, QueuePair, QueuePairOptions,
     QueuePairSettings, Receive, Region, Remote,
@@ -247,6 +249,22 @@ impl Opened {
     }
 }
 
+/// Starts the thread that serves the card. The device must not wait for one that is gone, and all ranks hear of what it fails with,
+/// also where nobody is waiting for the device just now.
+fn start(proxy: Proxy, shared: &Arc<Shared>, job: &Arc<dyn Transport>) -> std::io::Result<JoinHandle<()>> {
+    let (job, told) = (Arc::clone(job), Arc::clone(shared));
+    let work = move || {
+        if let Err(reason) = catch("rail-proxy", || proxy.run()) {
+            told.fail(reason);
+        }
+        if let Some(reason) = told.failure() {
+            let (seen_by, operation) = (job.rank(), "an exchange between nodes".to_owned());
+            job.abort(CommError::Device { seen_by, operation, reason });
+        }
+    };
+    std::thread::Builder::new().name("rail-proxy".into()).spawn(work)
+}
+
 impl VerbsRails {
     /// Comes together with all ranks; `peers` are those at this rank's place of the other nodes.
     pub(in crate::device) fn attach(
@@ -296,17 +314,7 @@ impl VerbsRails {
             mistake: settings.mistake,
         };
         let proxy = Proxy::new(Arc::clone(&shared), connected, slots, card);
-        let (job, told) = (communicator.transport().clone(), Arc::clone(&shared));
-        let work = move || {
-            proxy.run();
-            // Nobody may be waiting for the device just now: all ranks hear of it all the same.
-            if let Some(reason) = told.failure() {
-                let (seen_by, operation) = (job.rank(), "an exchange between nodes".to_owned());
-                job.abort(CommError::Device { seen_by, operation, reason });
-            }
-        };
-        let thread = std::thread::Builder::new().name("rail-proxy".into()).spawn(work);
-        let thread = thread.map_err(|error| error.to_string());
+        let thread = start(proxy, &shared, communicator.transport()).map_err(|error| error.to_string());
         communicator.agree("the rail's proxy", &thread)?;
         Ok(Self {
             proxy: Some(thread.map_err(refused)?),

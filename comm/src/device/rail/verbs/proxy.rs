@@ -78,7 +78,7 @@ impl Shared {
         lock(&self.failure).clone()
     }
 
-    fn fail(&self, reason: String) {
+    pub(super) fn fail(&self, reason: String) {
         lock(&self.failure).get_or_insert(reason);
         self.page.set_poison();
     }

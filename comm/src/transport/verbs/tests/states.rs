@@ -149,3 +149,16 @@ fn the_search_finds_a_rule_that_gives_back_too_late() {
         assert!(search(start, signal).1.is_some(), "two slots are out, and nobody says so");
     }
 }
+
+/// Counters that a peer's card has written are looked at before they are used: no peer that keeps to the rules reaches these.
+#[test]
+fn flags_that_cannot_be_are_found_out() {
+    let mut flow = Flow::new(3, Signal::Atomic);
+    (flow.sent, flow.taken, flow.arrived) = (4, 2, 2);
+    for (arrived, given_back) in [(6, 0), (2, 5), (u64::MAX, 0), (2, u64::MAX)] {
+        assert!(flow.note_flags(arrived, given_back).is_err(), "{arrived} {given_back}");
+    }
+    assert_eq!((flow.arrived, flow.given_back), (2, 0), "nothing of it is believed");
+    assert_eq!(flow.note_flags(5, 4), Ok(()));
+    assert!(flow.is_back());
+}

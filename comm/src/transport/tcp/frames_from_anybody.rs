@@ -1,0 +1,191 @@
+//! Whatever a peer sends on a control connection, no thread dies of it, and what is said about it fits a terminal.
+
+use super::control::ControlThread;
+use super::control_frame::{Control, FrameReader, PeerAddress};
+use super::health::{Health, Link};
+use crate::error::CommError;
+use crate::rendezvous::Deadlines;
+use crate::topology::{Rank, Topology};
+use proptest::prelude::*;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+const RANKS: usize = 3;
+
+fn number() -> impl Strategy<Value = usize> {
+    prop_oneof![0..=RANKS, any::<usize>(), Just(usize::MAX), Just(1_000_000)]
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![".{0,20}", "[\\PC\u{1b}\r\n\u{202e}]{0,40}", Just("x\n".repeat(3000))]
+}
+
+fn error() -> impl Strategy<Value = CommError> {
+    let rank = || number().prop_map(Rank);
+    prop_oneof![
+        (rank(), rank(), text(), any::<u64>(), any::<u64>()).prop_map(
+            |(culprit, seen_by, operation, sequence, waited_ms)| CommError::Timeout {
+                culprit,
+                seen_by,
+                operation,
+                sequence,
+                waited_ms
+            }
+        ),
+        (rank(), rank(), text()).prop_map(|(culprit, seen_by, reason)| CommError::PeerLost {
+            culprit,
+            seen_by,
+            reason
+        }),
+        (rank(), rank(), text(), text()).prop_map(|(culprit, seen_by, expected, found)| {
+            CommError::Mismatch { culprit, seen_by, expected, found }
+        }),
+        (rank(), text()).prop_map(|(culprit, reason)| CommError::Aborted { culprit, reason }),
+        (rank(), text(), text()).prop_map(|(seen_by, operation, reason)| CommError::Device {
+            seen_by,
+            operation,
+            reason
+        }),
+        (text(), text()).prop_map(|(rank, reason)| CommError::Refused { rank, reason }),
+        text().prop_map(|reason| CommError::Rendezvous { reason }),
+        (text(), text()).prop_map(|(setting, reason)| CommError::Setting { setting, reason }),
+        (text(), text()).prop_map(|(what, reason)| CommError::System { what, reason }),
+    ]
+}
+
+fn frame() -> impl Strategy<Value = Control> {
+    let peer = any::<u16>().prop_map(|port| PeerAddress { ip: None, port });
+    let table =
+        (any::<u32>(), proptest::collection::vec(peer, 0..5), proptest::collection::vec(number(), 0..5));
+    prop_oneof![
+        Just(Control::Wait),
+        table.prop_map(|(epoch, peers, node_of)| Control::Table { epoch, peers, node_of }),
+        (any::<u64>(), proptest::option::of(number()))
+            .prop_map(|(sequence, waiting_for)| Control::Heartbeat { sequence, waiting_for }),
+        (error(), any::<bool>()).prop_map(|(error, suspicion)| Control::Report { error, suspicion }),
+        error().prop_map(|error| Control::Abort { error }),
+        Just(Control::Goodbye),
+        Just(Control::Farewell),
+    ]
+}
+
+/// Frames, some of whose bytes were changed on the way.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let changes = proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..3);
+    (proptest::collection::vec(frame(), 1..4), changes).prop_map(|(frames, changes)| {
+        let mut bytes: Vec<u8> = frames.iter().flat_map(Control::to_bytes).collect();
+        changes.into_iter().for_each(|(place, byte)| *place.get_mut(&mut bytes) = byte);
+        bytes
+    })
+}
+
+/// What one rank sees of a job of three, and the far ends of its links.
+fn rank(rank: usize) -> (ControlThread, Arc<Health>, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peers: &[usize] = if rank == 0 { &[1, 2] } else { &[0] };
+    let (mut links, mut far) = (Vec::new(), Vec::new());
+    for &peer in peers {
+        far.push(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let stream = listener.accept().unwrap().0;
+        stream.set_nonblocking(true).unwrap();
+        links.push(Link { peer: Rank(peer), stream, outbox: Default::default() });
+    }
+    let readers = peers.iter().map(|_| FrameReader::new(RANKS)).collect();
+    let health = Arc::new(Health::new(Rank(rank), RANKS, links, Duration::from_millis(100)).unwrap());
+    (ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, None), health, far)
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config(300))]
+
+    #[test]
+    fn a_rank_lives_on_whatever_it_is_sent(at in 0..RANKS, sent in bytes()) {
+        let (mut thread, health, mut far) = rank(at);
+        // A frame may be longer than what a socket takes at once.
+        far[0].set_nonblocking(true).unwrap();
+        let _ = far[0].write(&sent);
+        thread.turn();
+        std::thread::sleep(Duration::from_micros(200));
+        thread.turn();
+        if let Err(error) = health.check() {
+            prop_assert!(error.culprit().is_none_or(|culprit| culprit.0 < RANKS), "{:?}", error);
+            let text = error.to_string();
+            prop_assert!(!text.contains(char::is_control) && text.chars().count() < 1400, "{}", text);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(2000))]
+
+    #[test]
+    fn a_table_that_was_let_through_can_be_used(sent in bytes()) {
+        let mut reader = FrameReader::new(RANKS);
+        reader.push(&sent);
+        while let Some(frame) = reader.next_frame() {
+            if let Control::Table { peers, node_of, .. } = frame {
+                prop_assert_eq!(peers.len(), RANKS);
+                prop_assert_eq!(Topology::from_node_of(node_of).num_ranks(), RANKS);
+            }
+        }
+        prop_assert!(reader.end().is_none_or(|end| !end.contains(char::is_control) && end.len() < 3000));
+    }
+}
+
+/// The frames of which threads have died before they were looked at.
+#[test]
+fn ranks_and_nodes_that_there_are_not_end_the_connection() {
+    let late = |culprit, seen_by| {
+        let (operation, sequence, waited_ms) = ("all_reduce".to_owned(), 1, 5);
+        let (culprit, seen_by) = (Rank(culprit), Rank(seen_by));
+        CommError::Timeout { culprit, seen_by, operation, sequence, waited_ms }
+    };
+    let table = |node_of: [usize; RANKS]| {
+        let peers = vec![PeerAddress { ip: None, port: 1 }; RANKS];
+        Control::Table { epoch: 1, peers, node_of: node_of.into() }
+    };
+    let frames = [
+        (
+            Control::Report { error: late(RANKS, 0), suspicion: true },
+            "an error of rank 3, and there are 3 ranks",
+        ),
+        (Control::Report { error: late(1_000_000, 0), suspicion: true }, "an error of rank 1000000"),
+        (Control::Abort { error: late(0, usize::MAX) }, "an error of rank 18446744073709551615"),
+        (Control::Heartbeat { sequence: 0, waiting_for: Some(RANKS) }, "that it waits for rank 3"),
+        (table([0, 0, 1 << 60]), "a table with node 1152921504606846976"),
+        (table([0, 0, usize::MAX]), "a table with node 18446744073709551615"),
+        (Control::Table { epoch: 1, peers: Vec::new(), node_of: vec![0; RANKS] }, "a table of 0 ranks"),
+    ];
+    for (frame, words) in frames {
+        let mut reader = FrameReader::new(RANKS);
+        reader.push(&frame.to_bytes());
+        assert_eq!(reader.next_frame(), None, "{frame:?}");
+        assert!(reader.end().is_some_and(|end| end.contains(words)), "{frame:?}: {:?}", reader.end());
+    }
+}
+
+/// A thread that panics all the same is this rank's failure, which the others hear of.
+#[test]
+fn a_panic_of_the_control_thread_is_the_jobs_error() {
+    let (_, health, far) = rank(0);
+    // A reader without a link: what no caller does.
+    let readers = (0..RANKS).map(|_| FrameReader::new(RANKS)).collect();
+    ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, None).run();
+    let words = "rank 0 has failed: its thread comm-control has panicked: index out of bounds";
+    assert!(health.check().unwrap_err().to_string().starts_with(words), "{:?}", health.check());
+    let mut reader = FrameReader::new(RANKS);
+    for _ in 0..2000 {
+        reader.receive(&far[1]);
+        match reader.next_frame() {
+            Some(Control::Abort { error }) => return assert!(error.to_string().starts_with(words)),
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    panic!("nothing came");
+}
