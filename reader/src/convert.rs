@@ -7,11 +7,11 @@ use crate::criteo::BlockOptions;
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
 use crate::formats::delimited::{self, DelimitedSink, DelimitedSource};
-use crate::formats::headlong::{Header, HeadlongSink, HeadlongSource, SAMPLES_PER_BLOCK};
+use crate::formats::headlong::{Header, HeadlongSink, HeadlongSource};
 use crate::formats::named::{DenseReading, NamedColumns};
 use crate::formats::npy::{self, NpySink};
 use crate::formats::parquet::{ParquetSink, ParquetSource, is_parquet};
-use crate::formats::records::RecordLayout;
+use crate::formats::records::{DCNV2_HOTNESS, RecordLayout};
 use crate::formats::split::{self, FeatureSpec, SplitSink};
 use crate::formats::text::{TextSink, TextSource};
 use crate::formats::{Format, Sink, Source};
@@ -24,8 +24,8 @@ use crate::transform::{DenseFunction, DenseTransform};
 pub struct Described {
     /// The transform that `npy` and `split` numbers have gone through.
     pub transform: DenseTransform,
-    /// Records of `raw`.
-    pub layout: RecordLayout,
+    /// Records of `raw`: dense numbers, what they are, and ids a sample in each column.
+    pub raw: (usize, DenseKind, Vec<u32>),
     /// Columns, threads and bad rows of Criteo's text.
     pub text: BlockOptions,
     /// Columns of `csv` and `parquet`; where nothing is said, they have the names that we write.
@@ -40,7 +40,7 @@ impl Default for Described {
     fn default() -> Self {
         Self {
             transform: DenseTransform::LnPlus1,
-            layout: RecordLayout::dcnv2(),
+            raw: (13, DenseKind::Transformed(DenseTransform::LnPlus1), DCNV2_HOTNESS.to_vec()),
             text: BlockOptions::default(),
             columns: None,
             dense_reading: DenseReading::Transformed(DenseTransform::LnPlus1),
@@ -66,12 +66,30 @@ impl Described {
 /// Opens `paths` as data of `format`.
 ///
 /// # Errors
-/// Those of opening.
+/// Those of opening; [`ReaderError::Format`] for files without a sample.
 pub fn open(format: Format, paths: &[PathBuf], described: &Described) -> Result<Box<dyn Source>> {
+    let source = open_any(format, paths, described)?;
+    match source.num_samples() {
+        Some(0) => Err(no_samples(paths)),
+        _ => Ok(source),
+    }
+}
+
+fn no_samples(paths: &[PathBuf]) -> ReaderError {
+    let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    ReaderError::Invalid {
+        message: format!("{}: expected at least one sample, found none", names.join(", ")),
+    }
+}
+
+fn open_any(format: Format, paths: &[PathBuf], described: &Described) -> Result<Box<dyn Source>> {
     Ok(match format {
         Format::Headlong => Box::new(HeadlongSource::open(paths)?),
         Format::Mlperf => Box::new(RecordLayout::mlperf().open(paths)?),
-        Format::Raw => Box::new(described.layout.open(paths)?),
+        Format::Raw => {
+            let (num_dense, kind, hotness) = &described.raw;
+            Box::new(RecordLayout::raw(false, *num_dense, *kind, hotness)?.open(paths)?)
+        }
         Format::Npy => Box::new(npy::open(paths, described.transform)?),
         Format::Split => Box::new(split::open(paths, described.transform)?),
         Format::Parquet => {
@@ -177,19 +195,14 @@ fn create(
     };
     match format {
         Format::Headlong => {
-            let ids = if options.rows.is_some() { "rows (modulo)" } else { "raw" }.to_owned();
-            let header = Header {
-                format_version: 1,
-                schema: schema.clone(),
-                samples_per_block: SAMPLES_PER_BLOCK,
-                ids,
-            };
+            let ids = if options.rows.is_some() { "rows (modulo)" } else { "raw" };
+            let header = Header::new(schema.clone(), ids);
             Ok(Box::new(HeadlongSink::create(output, header)?))
         }
         Format::Mlperf => fitting(RecordLayout::mlperf()),
         Format::Raw => {
             let hotness = schema.fixed_hotness()?;
-            fitting(RecordLayout::raw(false, schema.dense.len(), schema.dense_kind, &hotness))
+            fitting(RecordLayout::raw(false, schema.dense.len(), schema.dense_kind, &hotness)?)
         }
         Format::Npy => Ok(Box::new(NpySink::create(output, schema)?)),
         Format::Split => match &options.rows {

@@ -31,6 +31,12 @@ pub enum ReaderError {
         /// The file.
         file: PathBuf,
     },
+    /// A pipe or a device, where any byte may be asked for at any time.
+    #[error("{} is not a regular file: this format is read in any order, so write the data to a file first", file.display())]
+    NotRegular {
+        /// What was named.
+        file: PathBuf,
+    },
     /// The operating system could not read on.
     #[error("cannot read {} after line {line}: {source}", file.display())]
     Read {

@@ -182,6 +182,19 @@ impl IdMapper {
         }
     }
 
+    /// Refuses to map the ids of Criteo's text where that makes no sense.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] under [`IdPolicy::Rows`].
+    pub fn check_text(&self) -> Result<()> {
+        if self.policy != IdPolicy::Rows {
+            return Ok(());
+        }
+        let message = "ids = rows: the ids of Criteo's text are hashes of 32 bits, not rows of a table: take hash, modulo, \
+                       admitted or dictionary";
+        Err(ReaderError::Invalid { message: message.to_owned() })
+    }
+
     /// The state that has to be saved to continue exactly; empty for policies without one (a dictionary is a file
     /// of its own).
     pub fn state_bytes(&self) -> Vec<u8> {

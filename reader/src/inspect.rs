@@ -12,7 +12,7 @@ use crate::batch::Position;
 use crate::criteo::{BadRowPolicy, BlockOptions, BlockStream, Event, ParsedBlock};
 use crate::error::Result;
 use crate::schema::Schema;
-use crate::skipped::{BadRow, SkipReport};
+use crate::skipped::SkipReport;
 
 pub(crate) use columns::ColumnStatistics;
 pub use report::{DenseSummary, FileSummary, InspectReport, SparseSummary};
@@ -64,10 +64,8 @@ pub fn inspect(
         read_file(file, options.schema, options.on_bad_row, pool, &mut |block| {
             statistics.add(&block.raw, pool);
             summary.rows += block.raw.num_samples as u64;
-            for row in bad_rows(file, block) {
-                summary.bad_rows += 1;
-                skipped.add(|| row);
-            }
+            summary.bad_rows += block.raw.bad_lines.len() as u64;
+            skipped.add_block(file, block);
             let rows = rows_before + summary.rows;
             progress(InspectProgress { file: index, rows, stored_bytes_read: block.stored_bytes_read });
         })?;
@@ -94,14 +92,6 @@ pub(crate) fn read_file(
         }
     }
     Ok(())
-}
-
-/// The bad lines of a block, with their places.
-pub(crate) fn bad_rows(file: &Path, block: &ParsedBlock) -> impl Iterator<Item = BadRow> {
-    block.raw.bad_lines.iter().map(move |bad| {
-        let line = block.first_line + u64::from(bad.line) + 1;
-        BadRow { file: file.to_owned(), line, fault: bad.fault }
-    })
 }
 
 #[cfg(test)]

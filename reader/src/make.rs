@@ -20,7 +20,7 @@ use crate::dictionary::{
 use crate::error::{ReaderError, Result};
 use crate::io::TextFile;
 use crate::schema::Schema;
-use crate::skipped::{BadRow, SkipReport};
+use crate::skipped::SkipReport;
 use state::{FinishedFile, State};
 
 /// Blocks of text that an estimate looks at.
@@ -221,10 +221,7 @@ impl Maker<'_> {
             self.counts.count(&block.raw, self.pool);
             finished.rows += block.raw.num_samples as u64;
             finished.skipped += block.raw.bad_lines.len() as u64;
-            for bad in &block.raw.bad_lines {
-                let line = block.first_line + u64::from(bad.line) + 1;
-                self.skipped.add(|| BadRow { file: file.to_owned(), line, fault: bad.fault });
-            }
+            self.skipped.add_block(file, &block);
             self.progress.rows += block.raw.num_samples as u64;
             self.progress.stored_bytes_read = block.stored_bytes_read;
             self.progress.call_bytes_read = read_before + block.stored_bytes_read;

@@ -57,12 +57,9 @@ impl ResidentData {
 
     fn keep(&mut self, mut block: ParsedBlock, files: &[PathBuf], policy: BadRowPolicy) {
         if policy == BadRowPolicy::Skip {
-            for bad in &block.raw.bad_lines {
-                let line = block.first_line + bad.line as u64 + 1;
-                let file = files[block.file].clone();
-                self.skip_report.add(|| BadRow { file, line, fault: bad.fault });
-            }
+            self.skip_report.add_block(&files[block.file], &block);
         }
+        block.raw.bad_lines.clear();
         block.raw.shrink();
         self.num_samples += block.raw.num_samples as u64;
         self.blocks.push(block);
@@ -88,6 +85,7 @@ impl ResidentData {
     /// # Errors
     /// [`ReaderError::Invalid`] if `ids` has another number of tables than the schema, or the batch size is 0.
     pub fn reader(self: &Arc<Self>, ids: Arc<IdMapper>, batch_size: usize) -> Result<ResidentReader> {
+        ids.check_text()?;
         let (expected, found) = (self.schema.num_sparse, ids.rows().len());
         if expected != found || batch_size == 0 {
             let message = format!(

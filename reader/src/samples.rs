@@ -1,6 +1,7 @@
 //! Samples as a file has them: what every format is read into and written from.
 
 use std::ops::Range;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +9,9 @@ use crate::criteo::parse::MISSING_DENSE;
 use crate::error::{ReaderError, Result};
 use crate::hashing::MISSING_ID;
 use crate::transform::DenseTransform;
+
+/// The most dense and the most categorical columns that any format may have. Bounds what a damaged header can ask for.
+pub const MOST_COLUMNS: usize = 1 << 16;
 
 /// How many ids a sample has in a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -45,6 +49,9 @@ pub struct SparseColumn {
 pub struct DataSchema {
     /// Whether samples have a label (0 or 1).
     pub labelled: bool,
+    /// What the label's column is called, where that is not `label`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// Names of the dense columns.
     pub dense: Vec<String>,
     /// What their numbers are.
@@ -59,11 +66,41 @@ impl DataSchema {
         let sparse = hotness.iter().enumerate();
         Self {
             labelled,
+            label: None,
             dense: (1..=num_dense).map(|number| format!("I{number}")).collect(),
             dense_kind,
             sparse: sparse
                 .map(|(index, &hotness)| SparseColumn { name: format!("C{}", index + 1), hotness })
                 .collect(),
+        }
+    }
+
+    /// What the label's column is called.
+    pub fn label_name(&self) -> &str {
+        self.label.as_deref().unwrap_or("label")
+    }
+
+    /// Refuses columns that no data can have: none at all, too many, or one of no ids a sample. What passes takes at
+    /// least a byte a sample in every format.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] naming the count or the column.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |message: String| Err(ReaderError::Invalid { message });
+        let (dense, sparse) = (self.dense.len(), self.sparse.len());
+        if dense + sparse == 0 {
+            return refuse("expected at least one dense or categorical column, found none".to_owned());
+        }
+        if dense.max(sparse) > MOST_COLUMNS {
+            return refuse(format!(
+                "expected at most {MOST_COLUMNS} columns of a kind, found {dense} dense and {sparse} categorical"
+            ));
+        }
+        match self.sparse.iter().find(|column| column.hotness == Hotness::Fixed(0)) {
+            Some(column) => {
+                refuse(format!("column {}: expected at least one id a sample, found 0", column.name))
+            }
+            None => Ok(()),
         }
     }
 
@@ -187,6 +224,9 @@ pub struct Samples {
     pub labels: Vec<f32>,
     /// Dense numbers.
     pub dense: DenseValues,
+    /// For each dense column, how many of these samples had no number where the numbers cannot say so: they are
+    /// transformed, and what was missing counts as 0. Said by whoever reads a file, not carried on.
+    pub dense_missing: Vec<u64>,
     /// Ids of each categorical column.
     pub sparse: Vec<IdBags>,
 }
@@ -197,6 +237,8 @@ impl Samples {
         self.num_samples = 0;
         self.labels.clear();
         self.dense.clear(schema.dense_kind);
+        self.dense_missing.clear();
+        self.dense_missing.resize(schema.dense.len(), 0);
         self.sparse.resize_with(schema.sparse.len(), IdBags::default);
         for (bags, column) in self.sparse.iter_mut().zip(&schema.sparse) {
             bags.ids.clear();
@@ -237,6 +279,49 @@ impl Samples {
     pub fn bytes(&self) -> usize {
         let sparse = self.sparse.iter().map(|bags| bags.ids.len() * 8 + bags.offsets.len() * 4);
         self.labels.len() * 4 + self.dense.len() * 4 + sparse.sum::<usize>()
+    }
+}
+
+/// A value that no sample may have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ValueFault {
+    /// The sample, of those at hand.
+    pub sample: usize,
+    /// The dense column; none: the label.
+    pub column: Option<usize>,
+    /// What was found.
+    pub value: f32,
+}
+
+impl ValueFault {
+    /// As an error with its place: `first` samples of the file come before those at hand.
+    pub fn in_file(self, file: &Path, first: u64, schema: &DataSchema) -> ReaderError {
+        let record = first + self.sample as u64 + 1;
+        let message = match self.column {
+            None => format!("record {record}: label: expected 0 or 1, found {}", self.value),
+            Some(column) => {
+                let name = &schema.dense[column];
+                format!("record {record}, column {name}: expected a finite number, found {}", self.value)
+            }
+        };
+        ReaderError::Format { file: file.to_owned(), message }
+    }
+}
+
+impl Samples {
+    /// The first sample whose label is neither 0 nor 1, or that has a dense number that is infinite or none.
+    pub fn first_fault(&self, schema: &DataSchema) -> Option<ValueFault> {
+        let label = self.labels.iter().position(|&label| label != 0.0 && label != 1.0);
+        if let Some(sample) = label {
+            return Some(ValueFault { sample, column: None, value: self.labels[sample] });
+        }
+        let DenseValues::Numbers(numbers) = &self.dense else { return None };
+        if !numbers.iter().fold(false, |found, number| found | !number.is_finite()) {
+            return None;
+        }
+        let at = numbers.iter().position(|number| !number.is_finite())?;
+        let (sample, column) = (at / schema.dense.len(), at % schema.dense.len());
+        Some(ValueFault { sample, column: Some(column), value: numbers[at] })
     }
 }
 

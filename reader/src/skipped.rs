@@ -1,8 +1,9 @@
 //! What was left out under the policy `skip`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::criteo::blocks::ParsedBlock;
 use crate::criteo::parse::Fault;
 
 /// How many bad lines are kept word for word.
@@ -18,12 +19,11 @@ pub struct SkipReport {
 }
 
 impl SkipReport {
-    /// Counts one more bad line, and keeps it if it is among the first.
-    pub fn add(&mut self, row: impl FnOnce() -> BadRow) {
-        self.total += 1;
-        if self.first.len() < BAD_ROWS_KEPT {
-            self.first.push(row());
-        }
+    /// Counts the bad lines of a block of `file`, and keeps those that are among the first.
+    pub fn add_block(&mut self, file: &Path, block: &ParsedBlock) {
+        self.total += block.raw.bad_lines.len() as u64;
+        let missing = BAD_ROWS_KEPT - self.first.len();
+        self.first.extend(BadRow::of_block(file, block).take(missing));
     }
 }
 
@@ -36,6 +36,16 @@ pub struct BadRow {
     pub line: u64,
     /// What is wrong with it.
     pub fault: Fault,
+}
+
+impl BadRow {
+    /// The bad lines of a block of `file`, as far as it is known what is wrong with them.
+    pub fn of_block(file: &Path, block: &ParsedBlock) -> impl Iterator<Item = Self> {
+        block.raw.bad_lines.iter().zip(&block.raw.faults).map(move |(bad, &fault)| {
+            let line = block.first_line + u64::from(bad.line) + 1;
+            Self { file: file.to_owned(), line, fault }
+        })
+    }
 }
 
 impl fmt::Display for BadRow {

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::criteo::BadRowPolicy;
 use crate::error::Result;
-use crate::inspect::{ColumnStatistics, InspectProgress, bad_rows, read_file};
+use crate::inspect::{ColumnStatistics, InspectProgress, read_file};
 use crate::schema::{Column, Schema};
 use crate::skipped::BadRow;
 
@@ -22,7 +22,7 @@ use crate::skipped::BadRow;
 pub struct VerifyOptions {
     /// The columns that rows should have.
     pub schema: Schema,
-    /// How many bad lines are kept for the report; all are counted and passed to the caller.
+    /// How many bad lines are kept for the report and passed to the caller; all are counted.
     pub most_bad_rows: usize,
 }
 
@@ -76,7 +76,7 @@ impl VerifyReport {
     }
 }
 
-/// Reads all of `files`, whatever is wrong with them. `on_bad_row` is called for every bad line as it is found,
+/// Reads all of `files`, whatever is wrong with them. `on_bad_row` is called for the first bad lines as they are found,
 /// `progress` after every block; both from the calling thread, in the order of the files.
 ///
 /// # Errors
@@ -98,11 +98,10 @@ pub fn verify(
         let result = read_file(path, options.schema, BadRowPolicy::Skip, pool, &mut |block| {
             statistics.add(&block.raw, pool);
             file.rows += block.raw.num_samples as u64;
-            for row in bad_rows(path, block) {
-                file.bad_rows += 1;
-                if report.first_bad_rows.len() < options.most_bad_rows {
-                    report.first_bad_rows.push(row.to_string());
-                }
+            file.bad_rows += block.raw.bad_lines.len() as u64;
+            let missing = options.most_bad_rows.saturating_sub(report.first_bad_rows.len());
+            for row in BadRow::of_block(path, block).take(missing) {
+                report.first_bad_rows.push(row.to_string());
                 on_bad_row(&row);
             }
             let rows = rows_before + file.rows;
@@ -127,16 +126,13 @@ fn anomalies(schema: Schema, statistics: &ColumnStatistics) -> Vec<Anomaly> {
         return found;
     }
     if schema.labelled && (statistics.clicks == 0 || statistics.clicks == rows) {
-        add(Column::Label, format!("it is {} in all {rows} rows", u8::from(statistics.clicks > 0)));
+        add(Column::Label, of_one_label(statistics.clicks > 0, rows));
     }
     for (column, index) in statistics.dense().zip(0..) {
         let of_values = what_is_strange(column.missing, column.values.distinct() == (1, true), rows);
         of_values.into_iter().for_each(|message| add(Column::Dense(index), message));
         if column.negative > 0 {
-            let (count, least) = (column.negative, column.minimum);
-            let message =
-                format!("{count} negative values (the least is {least}), which ln(x+1) takes for 0");
-            add(Column::Dense(index), message);
+            add(Column::Dense(index), of_negative(column.negative, f64::from(column.minimum)));
         }
     }
     for (column, index) in statistics.sparse().zip(0..) {
@@ -144,6 +140,14 @@ fn anomalies(schema: Schema, statistics: &ColumnStatistics) -> Vec<Anomaly> {
         of_values.into_iter().for_each(|message| add(Column::Sparse(index), message));
     }
     found
+}
+
+fn of_one_label(label: bool, rows: u64) -> String {
+    format!("it is {} in all {rows} rows: a model learns nothing of one class", u8::from(label))
+}
+
+fn of_negative(count: u64, least: f64) -> String {
+    format!("{count} negative values (the least is {least}), which ln(x+1) takes for 0")
 }
 
 fn what_is_strange(missing: u64, one_value: bool, rows: u64) -> Option<String> {

@@ -50,7 +50,7 @@ fn message(format: Format, paths: &[PathBuf]) -> String {
     read().map_or_else(|error| error.to_string(), |count| format!("{count} samples were read"))
 }
 
-/// Replaces the only `from` of a file, which is as long as `to`.
+/// Writes `to` over the first `from` of a file.
 fn patch(file: &Path, from: &[u8], to: &[u8]) {
     let mut bytes = std::fs::read(file).unwrap();
     let at = bytes.windows(from.len()).position(|window| window == from).expect("the bytes are there");
@@ -94,6 +94,37 @@ fn arrays_that_are_not_what_they_should_be_are_refused_by_name() {
     std::fs::write(path("a_labels.npy"), &bytes[..bytes.len() - 2]).unwrap();
     expect(&["a"], &["a_labels.npy", "truncated"]);
 
+    // Shapes that no data has: of no columns, of more bytes than there are, of numbers where ids belong.
+    for (file, from, to, words) in [
+        (
+            "a_labels.npy",
+            "(100, 1)",
+            "(100, 0)",
+            "expected rows of 1 to 16777216 bytes, found the shape (100, 0)",
+        ),
+        ("a_labels.npy", "(100, 1)", "(0, 1)  ", "expected 0 samples as in"),
+        ("a_labels.npy", "(100, 1)", "(50, 2) ", "labels: expected 1 a sample, found 2"),
+        ("a_dense.npy", "(100, 2), }          ", "(100, 999999999999), }", "expected rows of 1 to"),
+        (
+            "a_dense.npy",
+            "(100, 2), }              ",
+            "(9199999999999999999, 2),}",
+            "needs more than 2^64 bytes",
+        ),
+        ("a_dense.npy", "(100, 2), }          ", "(1, 4000000)        , }", "expected at most 65536 columns"),
+        ("a_sparse_multi_hot.npz", "(100, 2)", "(100, 0)", "0.npy: expected rows of 1 to"),
+        (
+            "a_sparse_multi_hot.npz",
+            "'<i4'",
+            "'<f4'",
+            "ids of column C1: expected whole numbers, found float32",
+        ),
+    ] {
+        again();
+        patch(&path(file), from.as_bytes(), to.as_bytes());
+        expect(&["a"], &[file, words]);
+    }
+
     // A member that is compressed (its two headers say method 8), one whose shape is not its size, an archive cut short.
     again();
     let file = path("a_sparse_multi_hot.npz");
@@ -103,7 +134,7 @@ fn arrays_that_are_not_what_they_should_be_are_refused_by_name() {
         starts.into_iter().for_each(|at| bytes[at + method_at] = 8);
     }
     std::fs::write(&file, bytes).unwrap();
-    expect(&["a"], &["a_sparse_multi_hot.npz", "0.npy", "ompress"]);
+    expect(&["a"], &["a_sparse_multi_hot.npz: 0.npy is compressed", "numpy.savez, not savez_compressed"]);
     again();
     patch(&file, b"'shape': (100, 2)", b"'shape': (100, 3)");
     expect(&["a"], &["a_sparse_multi_hot.npz", "0.npy: its shape needs"]);
@@ -133,15 +164,31 @@ fn a_damaged_specification_of_split_files_is_refused_by_name() {
         (text.replace("train/numerical.bin", "train/numbers.bin"), "numbers.bin"),
         (text.replace("  train:", "  test:"), "train"),
         (text.replace("dtype: int8", "dtype: int32"), "expected"),
+        (text.replace("dtype: int8", "dtype: float32"), "ids of column cat_0.bin: expected whole numbers"),
+        (text.replace("train/numerical.bin", "../train/numerical.bin"), "expected a path inside its folder"),
+        (
+            text.replace("train/numerical.bin", "/dev/zero"),
+            "expected a path inside its folder, found \"/dev/zero\"",
+        ),
+        ("[".repeat(100_000), "line 1: nested more than 32 deep"),
+        ("{\n".repeat(100_000), "line 33: nested more than 32 deep"),
+        ("- ".repeat(100_000), "line 1: nested more than 32 deep"),
+        ("-".repeat(100_000), "feature_spec.yaml"),
+        ("a: &a [".to_owned() + &"*a,".repeat(500_000) + "]", "feature_spec.yaml"),
+        (" ".repeat(5 << 20), "expected at most 4194304 bytes"),
     ];
     for (damaged, word) in damages {
         std::fs::write(&file, &damaged).unwrap();
+        let started = std::time::Instant::now();
         let found = message(Format::Split, std::slice::from_ref(&train));
+        let shown = &damaged[..damaged.len().min(2000)];
         assert!(
             found.contains(word) && !found.ends_with("were read"),
-            "\"{word}\" is not in: {found}\n{damaged}"
+            "\"{word}\" is not in: {found}\n{shown}"
         );
+        assert!(started.elapsed().as_secs() < 5, "{:?} for {shown}", started.elapsed());
     }
+    std::fs::remove_file(&file).unwrap();
     again();
     std::fs::remove_file(train.join("cat_1.bin")).unwrap();
     let found = message(Format::Split, std::slice::from_ref(&train));

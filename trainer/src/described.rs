@@ -7,8 +7,8 @@ use clap::Args;
 use headlong_reader::convert::{self, Described};
 use headlong_reader::formats::Format;
 use headlong_reader::formats::named::DenseReading;
-use headlong_reader::formats::records::{DCNV2_HOTNESS, RecordLayout};
-use headlong_reader::samples::{DenseKind, Hotness};
+use headlong_reader::formats::records::DCNV2_HOTNESS;
+use headlong_reader::samples::{DenseKind, Hotness, MOST_COLUMNS};
 use headlong_reader::{BlockOptions, DenseTransform};
 use std::path::{Path, PathBuf};
 
@@ -69,6 +69,10 @@ impl DescribedArguments {
             }
             None => None,
         };
+        if self.num_dense > MOST_COLUMNS {
+            let found = self.num_dense;
+            return Err(Error::Usage(format!("--num-dense: expected at most {MOST_COLUMNS}, found {found}")));
+        }
         let transform = self.dense_transform.unwrap_or(DenseTransform::LnPlus1);
         let hotness = if self.hotness.is_empty() { &DCNV2_HOTNESS[..] } else { &self.hotness[..] };
         let kind = if self.integers { DenseKind::Integers } else { DenseKind::Transformed(transform) };
@@ -76,7 +80,7 @@ impl DescribedArguments {
         let as_written = |&count: &u32| if count == 0 { Hotness::Varying } else { Hotness::Fixed(count) };
         Ok(Described {
             transform,
-            layout: RecordLayout::raw(false, self.num_dense, kind, hotness),
+            raw: (self.num_dense, kind, hotness.to_vec()),
             text: BlockOptions { num_threads, ..BlockOptions::default() },
             columns,
             dense_reading: self.dense_reading(DenseReading::Transformed(transform)),

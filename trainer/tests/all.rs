@@ -17,6 +17,7 @@ mod disk_full;
 mod evaluation;
 mod formats;
 mod hybrid_bytes;
+mod inputs;
 mod kill;
 mod launch;
 mod launch_faults;

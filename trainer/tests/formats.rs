@@ -206,7 +206,8 @@ fn write_multi_hot(path: &Path, count: usize, seed: u64) {
     use headlong_reader::hashing::fmix64;
     use headlong_reader::samples::{DenseKind, DenseValues, Samples};
     let hotness = [1, 3, 5];
-    let layout = RecordLayout::raw(false, 2, DenseKind::Transformed(DenseTransform::LnPlus1), &hotness);
+    let layout =
+        RecordLayout::raw(false, 2, DenseKind::Transformed(DenseTransform::LnPlus1), &hotness).unwrap();
     let mut samples = Samples::default();
     samples.clear(&layout.schema);
     samples.num_samples = count;

@@ -85,7 +85,7 @@ fn formats_with_less_keep_what_they_have_room_for() {
             assert_eq!(detect(&path).unwrap(), detected);
         }
         let described = Described {
-            layout: RecordLayout::raw(false, 13, DenseKind::Transformed(DenseTransform::LnPlus1), &[1; 26]),
+            raw: (13, DenseKind::Transformed(DenseTransform::LnPlus1), vec![1; 26]),
             ..Described::default()
         };
         let source = open(format, std::slice::from_ref(&path), &described).unwrap();
@@ -187,10 +187,7 @@ fn any_two_formats_become_each_other_bit_for_bit() {
     let mut sink = create(Format::Headlong, &halves, &schema, &plain()).unwrap();
     sink.write(&samples).unwrap();
     sink.finish().unwrap();
-    let described = Described {
-        layout: RecordLayout::raw(false, 13, schema.dense_kind, &[1; 26]),
-        ..Described::default()
-    };
+    let described = Described { raw: (13, schema.dense_kind, vec![1; 26]), ..Described::default() };
     let formats = [Format::Headlong, Format::Raw, Format::Npy, Format::Split, Format::Parquet, Format::Csv];
     check_pairs(&formats, &samples, &halves, &described);
 }

@@ -192,11 +192,7 @@ impl AssembleThread {
         if block.raw.bad_lines.is_empty() {
             return;
         }
-        let mut report = lock(&self.skip_report);
-        for bad in &block.raw.bad_lines {
-            let line = block.first_line + bad.line as u64 + 1;
-            report.add(|| BadRow { file: self.files[block.file].clone(), line, fault: bad.fault });
-        }
+        lock(&self.skip_report).add_block(&self.files[block.file], block);
     }
 
     fn send(&self, message: Result<Option<Delivery>>) -> Result<(), Dropped> {

@@ -15,6 +15,7 @@ use crate::error::{ReaderError, Result};
 use crate::io::{LineBlocks, TextBlock, TextFile};
 use crate::prefetch::{OwnedThreads, Returns, Spares, recycle};
 use crate::schema::Schema;
+use crate::skipped::BadRow;
 
 /// Blocks that may wait before and behind each parser.
 const QUEUED_BLOCKS: usize = 1;
@@ -56,6 +57,7 @@ pub struct ParsedBlock {
 
 /// What comes next in a stream of blocks.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one is moved for a mebibyte of text")]
 pub enum Event {
     /// Lines of a file.
     Block(ParsedBlock),
@@ -344,7 +346,6 @@ impl ParseThread {
 
 /// The first bad line of a block as an error.
 fn bad_line_error(file: &Path, block: &ParsedBlock) -> Option<ReaderError> {
-    let bad = block.raw.bad_lines.first()?;
-    let line = block.first_line + bad.line as u64 + 1;
-    Some(ReaderError::BadLine { file: file.to_owned(), line, fault: bad.fault })
+    let BadRow { file, line, fault } = BadRow::of_block(file, block).next()?;
+    Some(ReaderError::BadLine { file, line, fault })
 }

@@ -26,6 +26,10 @@ pub const MISSING_DENSE: i32 = i32::MIN;
 /// Lines longer than this many bytes are bad. A good Criteo line is shorter than 400 bytes.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
 
+/// Of so many bad lines of a block it is known what is wrong; the others are counted. A block of a mebibyte can be as many
+/// empty lines.
+pub const MOST_FAULTS: usize = 100;
+
 /// What to do with a line that is not a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -56,6 +60,8 @@ pub struct RawBlock {
     pub num_lines: usize,
     /// The bad lines in order; under [`BadRowPolicy::Error`] parsing stops at the first.
     pub bad_lines: Vec<BadLine>,
+    /// What is wrong with the first [`MOST_FAULTS`] of them.
+    pub faults: Vec<Fault>,
 }
 
 impl RawBlock {
@@ -69,6 +75,7 @@ impl RawBlock {
         self.line_ends.clear();
         self.num_lines = 0;
         self.bad_lines.clear();
+        self.faults.clear();
     }
 
     /// Frees what the buffers hold beyond the samples.
@@ -79,6 +86,7 @@ impl RawBlock {
         self.sparse_missing.shrink_to_fit();
         self.line_ends.shrink_to_fit();
         self.bad_lines.shrink_to_fit();
+        self.faults.shrink_to_fit();
     }
 
     /// Lines of the block up to and including the line of sample `sample`, bad ones included.

@@ -139,6 +139,7 @@ impl CriteoTextReader {
 }
 
 fn check(ids: &IdMapper, options: &TextOptions) -> Result<()> {
+    ids.check_text()?;
     let (expected, found) = (options.blocks.schema.num_sparse, ids.rows().len());
     if expected != found {
         let message = format!("the schema has {expected} categories, the id policy {found} tables");

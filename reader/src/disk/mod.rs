@@ -14,10 +14,9 @@ mod buffer;
 mod threads;
 mod uring;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +26,7 @@ use std::time::Duration;
 pub use buffer::{ALIGNMENT, AlignedBuffer};
 
 use crate::error::{ReaderError, Result};
+use crate::io::{open_regular, open_regular_with};
 use crate::prefetch::OwnedThreads;
 
 /// Finished blocks that may wait for the consumer, with the ones it holds.
@@ -315,20 +315,12 @@ impl DiskFiles {
 
 /// Opens one file; says whether its reads are direct.
 fn open_file(path: &Path, direct: bool) -> Result<(Opened, bool)> {
-    let failed = |source| ReaderError::Open { file: path.to_owned(), source };
-    let for_direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
-    let (file, direct) = match for_direct {
-        Ok(file) if direct => (file, true),
-        _ => (File::open(path).map_err(failed)?, false),
+    let for_direct = direct.then(|| open_regular_with(path, libc::O_DIRECT).ok()).flatten();
+    let (is_direct, (file, bytes)) = match for_direct {
+        Some(opened) => (true, opened),
+        None => (false, open_regular(path)?),
     };
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        return Err(ReaderError::Directory { file: path.to_owned() });
-    }
-    if metadata.len() == 0 {
-        return Err(ReaderError::Empty { file: path.to_owned() });
-    }
-    Ok((Opened { path: path.to_owned(), file: Arc::new(file), bytes: metadata.len() }, direct))
+    Ok((Opened { path: path.to_owned(), file: Arc::new(file), bytes }, is_direct))
 }
 
 /// Segments cut into aligned reads.

@@ -2,12 +2,14 @@
 //!
 //! A first pass finds where every 64th record begins: so plain files are read in any order, compressed ones from front to back.
 
-use std::fs::File;
-use std::io::{BufReader, Read};
+mod records;
+
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use self::records::{MOST_FIELD_BYTES, Place, Records};
 use super::named::{NamedColumns, Role, push_fields};
 use super::{Ranges, SampleStream, Sink, Source, cut};
 use crate::aside::Aside;
@@ -40,7 +42,7 @@ struct OneFile {
     stored_bytes: u64,
     is_plain: bool,
     /// Where every 64th record begins; of compressed files the first alone.
-    places: Vec<csv::Position>,
+    places: Vec<Place>,
     num_records: u64,
 }
 
@@ -52,7 +54,7 @@ pub fn header(path: &Path) -> Result<(Vec<String>, u8)> {
     let mut file = TextFile::open(path)?;
     let mut text = Vec::new();
     let mut piece = [0; 4096];
-    while !text.contains(&b'\n') && text.len() < 1 << 20 {
+    while !text.contains(&b'\n') && text.len() < MOST_FIELD_BYTES {
         match file.read(&mut piece).map_err(|error| file.name_error(error, 0, 0))? {
             0 => break,
             count => text.extend_from_slice(&piece[..count]),
@@ -61,32 +63,10 @@ pub fn header(path: &Path) -> Result<(Vec<String>, u8)> {
     let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let separator =
         [b'\t', b',', b';'].into_iter().find(|separator| line.contains(separator)).unwrap_or(b',');
-    let mut reader = reader_of(&text[..], separator);
-    let names = reader.byte_headers().map_err(|error| bad_record(path, error))?;
-    let names = names.iter().map(|name| String::from_utf8_lossy(name.trim_ascii()).into_owned());
+    let mut records = Records::new(TextFile::open(path)?, separator, Place::START)?;
+    records.next()?;
+    let names = records.fields().map(|name| String::from_utf8_lossy(name.trim_ascii()).into_owned());
     Ok((names.collect(), separator))
-}
-
-fn reader_of<R: Read>(from: R, separator: u8) -> csv::Reader<R> {
-    csv::ReaderBuilder::new().delimiter(separator).buffer_capacity(256 << 10).from_reader(from)
-}
-
-/// An error of the reader of records with file and line.
-fn bad_record(path: &Path, error: csv::Error) -> ReaderError {
-    let file = path.to_owned();
-    match error.kind() {
-        csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
-            let line = pos.as_ref().map_or(0, csv::Position::line);
-            let message =
-                format!("line {line}: expected {expected_len} fields as in the header, found {len}");
-            ReaderError::Format { file, message }
-        }
-        csv::ErrorKind::Io(_) => match error.into_kind() {
-            csv::ErrorKind::Io(source) => ReaderError::Read { file, line: 0, source },
-            _ => unreachable!("the kind was just looked at"),
-        },
-        _ => ReaderError::Format { file, message: error.to_string() },
-    }
 }
 
 impl DelimitedSource {
@@ -128,24 +108,40 @@ impl OneFile {
             places: Vec::new(),
             num_records: 0,
         };
-        one.find_records(reader_of(file, separator))?;
+        one.find_records(Records::new(file, separator, Place::START)?)?;
         Ok(one)
     }
 
-    fn find_records(&mut self, mut reader: csv::Reader<TextFile>) -> Result<()> {
-        let mut record = csv::ByteRecord::new();
-        reader.byte_headers().map_err(|error| bad_record(&self.path, error))?;
-        loop {
-            let place = reader.position().clone();
-            if !reader.read_byte_record(&mut record).map_err(|error| bad_record(&self.path, error))? {
-                return Ok(());
-            }
+    fn find_records(&mut self, mut records: Records) -> Result<()> {
+        records.next()?;
+        while records.next()? {
+            self.check_length(&records)?;
             if self.num_records.is_multiple_of(RECORDS_PER_PLACE) && (self.is_plain || self.num_records == 0)
             {
-                self.places.push(place);
+                self.places.push(records.place());
             }
             self.num_records += 1;
         }
+        Ok(())
+    }
+
+    fn check_length(&self, records: &Records) -> Result<()> {
+        let (expected, found) = (self.header.len(), records.len());
+        if expected == found {
+            return Ok(());
+        }
+        let message = format!("expected {expected} fields as in the header, found {found}");
+        Err(records.bad(records.place().line, message))
+    }
+
+    /// Goes to the first record, or to the one at `place`.
+    fn records(&self, place: Option<Place>) -> Result<Records> {
+        let mut records =
+            Records::new(TextFile::open(&self.path)?, self.separator, place.unwrap_or(Place::START))?;
+        if place.is_none() {
+            records.next()?;
+        }
+        Ok(records)
     }
 
     fn is_labelled(&self) -> bool {
@@ -178,7 +174,6 @@ impl Source for DelimitedSource {
             pieces: Box::new(cut(ranges, Arc::clone(&self.starts))),
             now: None,
             open: None,
-            record: csv::ByteRecord::new(),
         }))
     }
 }
@@ -190,35 +185,19 @@ struct DelimitedStream {
     pieces: Box<dyn Iterator<Item = (usize, Range<u64>)> + Send>,
     now: Option<(usize, Range<u64>)>,
     open: Option<OpenFile>,
-    record: csv::ByteRecord,
 }
 
 /// A file, and the record that comes next.
 struct OpenFile {
     index: usize,
-    reader: Records,
+    records: Records,
     next: u64,
-}
-
-enum Records {
-    Plain(csv::Reader<BufReader<File>>),
-    Compressed(csv::Reader<TextFile>),
-}
-
-impl Records {
-    fn next(&mut self, record: &mut csv::ByteRecord) -> csv::Result<bool> {
-        match self {
-            Self::Plain(reader) => reader.read_byte_record(record),
-            Self::Compressed(reader) => reader.read_byte_record(record),
-        }
-    }
 }
 
 impl DelimitedStream {
     /// Goes to record `wanted` of file `index`.
     fn go_to(&mut self, index: usize, wanted: u64) -> Result<()> {
         let file = &self.files[index];
-        let open_error = |source| ReaderError::Open { file: file.path.clone(), source };
         let near = |open: &OpenFile| {
             open.index == index
                 && open.next <= wanted
@@ -227,22 +206,14 @@ impl DelimitedStream {
         let mut open = match self.open.take().filter(near) {
             Some(open) => open,
             None if file.is_plain => {
-                let handle = File::open(&file.path).map_err(open_error)?;
-                let mut reader = reader_of(BufReader::new(handle), file.separator);
-                reader.byte_headers().map_err(|error| bad_record(&file.path, error))?;
                 let place = (wanted / RECORDS_PER_PLACE) as usize;
-                let sought = reader.seek(file.places[place].clone());
-                sought.map_err(|error| bad_record(&file.path, error))?;
-                OpenFile { index, reader: Records::Plain(reader), next: place as u64 * RECORDS_PER_PLACE }
+                let next = place as u64 * RECORDS_PER_PLACE;
+                OpenFile { index, records: file.records(Some(file.places[place]))?, next }
             }
-            None => {
-                let mut reader = reader_of(TextFile::open(&file.path)?, file.separator);
-                reader.byte_headers().map_err(|error| bad_record(&file.path, error))?;
-                OpenFile { index, reader: Records::Compressed(reader), next: 0 }
-            }
+            None => OpenFile { index, records: file.records(None)?, next: 0 },
         };
         while open.next < wanted {
-            read_record(&mut open, file, &mut self.record)?;
+            read_record(&mut open, file)?;
         }
         self.open = Some(open);
         Ok(())
@@ -264,8 +235,8 @@ impl DelimitedStream {
     }
 }
 
-fn read_record(open: &mut OpenFile, file: &OneFile, record: &mut csv::ByteRecord) -> Result<()> {
-    if !open.reader.next(record).map_err(|error| bad_record(&file.path, error))? {
+fn read_record(open: &mut OpenFile, file: &OneFile) -> Result<()> {
+    if !open.records.next()? {
         let message = format!(
             "it has changed while it was read: expected {} records, found {}",
             file.num_records, open.next
@@ -273,7 +244,7 @@ fn read_record(open: &mut OpenFile, file: &OneFile, record: &mut csv::ByteRecord
         return Err(ReaderError::Format { file: file.path.clone(), message });
     }
     open.next += 1;
-    Ok(())
+    file.check_length(&open.records)
 }
 
 impl SampleStream for DelimitedStream {
@@ -290,12 +261,12 @@ impl SampleStream for DelimitedStream {
         let file = &self.files[index];
         let Some(open) = &mut self.open else { return Ok(false) };
         for _ in records.start..end {
-            read_record(open, file, &mut self.record)?;
-            let pushed = push_fields(self.record.iter(), &file.roles, &self.columns, samples);
+            read_record(open, file)?;
+            let records = &open.records;
+            let pushed = push_fields(records.fields(), &file.roles, &self.columns, samples);
             pushed.map_err(|(column, (expected, found))| {
-                let line = self.record.position().map_or(0, csv::Position::line);
                 let message = format!(
-                    "line {line}, column `{}` ({}): expected {expected}, found \"{found}\"",
+                    "column `{}` ({}): expected {expected}, found \"{found}\"",
                     file.header[column],
                     match file.roles[column] {
                         Role::Label => "label",
@@ -303,7 +274,8 @@ impl SampleStream for DelimitedStream {
                         _ => "categorical",
                     }
                 );
-                ReaderError::Format { file: file.path.clone(), message }
+                let line = records.place().line;
+                ReaderError::Format { file: file.path.clone(), message: format!("line {line}, {message}") }
             })?;
         }
         Ok(true)
@@ -335,7 +307,7 @@ impl DelimitedSink {
         let aside = Aside::create(path)?;
         let writer = csv::WriterBuilder::new().delimiter(separator).from_writer(aside);
         let mut sink = Self { path: path.to_owned(), writer, schema: schema.clone(), num_samples: 0 };
-        let names = schema.labelled.then_some("label").into_iter();
+        let names = schema.labelled.then(|| schema.label_name()).into_iter();
         let names = names.chain(schema.dense.iter().map(String::as_str));
         let names: Vec<_> = names.chain(schema.sparse.iter().map(|column| &*column.name)).collect();
         sink.writer.write_record(names).map_err(|error| sink.error(error))?;

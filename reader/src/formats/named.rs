@@ -81,6 +81,7 @@ impl NamedColumns {
     pub fn schema(&self, labelled: bool) -> DataSchema {
         DataSchema {
             labelled,
+            label: self.label.clone().filter(|name| labelled && name != "label"),
             dense: self.dense.clone(),
             dense_kind: match self.dense_reading {
                 DenseReading::Integers => DenseKind::Integers,
@@ -167,7 +168,16 @@ pub fn label(field: &[u8]) -> std::result::Result<f32, Fault> {
     match field {
         b"0" | b"0.0" => Ok(0.0),
         b"1" | b"1.0" => Ok(1.0),
-        _ => Err(fault("0 or 1", field)),
+        _ => truth(field).ok_or_else(|| fault("0 or 1", field)),
+    }
+}
+
+/// A truth value as Python, R, and most others write it, as a number.
+fn truth(field: &[u8]) -> Option<f32> {
+    match field {
+        b"true" | b"True" | b"TRUE" => Some(1.0),
+        b"false" | b"False" | b"FALSE" => Some(0.0),
+        _ => None,
     }
 }
 
@@ -188,7 +198,12 @@ pub fn push_dense(
             to.push(parsed.ok_or_else(|| fault("an integer of 32 bits", field))?);
         }
         (_, DenseValues::Numbers(to)) => {
-            let text = if field.is_empty() { "0" } else { text };
+            let text = match truth(field) {
+                Some(0.0) => "0",
+                Some(_) => "1",
+                None if field.is_empty() => "0",
+                None => text,
+            };
             let number = match reading {
                 DenseReading::Raw(transform) if transform != DenseTransform::Identity => {
                     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
@@ -257,6 +272,7 @@ pub(super) fn push_fields<'a>(
         done.map_err(|fault| (index, fault))?;
     }
     for (column, field) in in_order.into_iter().enumerate() {
+        samples.dense_missing[column] += u64::from(field.is_empty());
         let index = || roles.iter().position(|role| *role == Role::Dense(column)).unwrap_or(0);
         push_dense(field, columns.dense_reading, &mut samples.dense).map_err(|fault| (index(), fault))?;
     }

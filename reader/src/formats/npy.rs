@@ -8,14 +8,17 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::records::{Element, Field, FieldFile, RecordSink, RecordSource, Shard, Target};
+use super::records::{Element, Field, FieldFile, MOST_RECORD_BYTES, RecordSink, RecordSource, Shard, Target};
 use super::{Samples, Sink};
 use crate::error::{ReaderError, Result};
-use crate::samples::{DataSchema, DenseKind, Hotness};
+use crate::io::open_regular;
+use crate::samples::{DataSchema, DenseKind, Hotness, MOST_COLUMNS};
 use crate::transform::DenseTransform;
 
 /// Bytes of the headers we write, shape padded with spaces.
 const HEADER_BYTES: usize = 128;
+/// The longest header that is read.
+const MOST_HEADER_BYTES: u64 = 64 << 10;
 
 /// What numpy's header says of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +26,10 @@ struct Array {
     element: Element,
     /// Rows and what is in one.
     rows: u64,
-    width: usize,
+    width: u64,
+    /// Bytes of a row, and of all.
+    row_bytes: u64,
+    data_bytes: u64,
     /// Bytes before the data.
     first_byte: u64,
 }
@@ -71,10 +77,18 @@ fn beside(stem: &Path, suffix: &str) -> PathBuf {
 fn open_shard(stem: &Path, transform: DenseTransform) -> Result<(DataSchema, Shard)> {
     let [labels, dense, one_hot, multi_hot] = SUFFIXES.map(|suffix| beside(stem, suffix));
     let mut files = vec![field_file(&labels, Target::Label)?];
+    // Counted before columns are named.
+    let columns_of = |file: &FieldFile| match file.fields[0].count {
+        count if count <= MOST_COLUMNS => Ok(count),
+        count => {
+            let message = format!("expected at most {MOST_COLUMNS} columns, found {count}");
+            Err(ReaderError::Format { file: file.path.clone(), message })
+        }
+    };
     let mut num_dense = 0;
     if dense.exists() {
         let file = field_file(&dense, Target::Dense)?;
-        num_dense = file.fields[0].count;
+        num_dense = columns_of(&file)?;
         files.push(file);
     }
     let hotness = if multi_hot.exists() {
@@ -84,7 +98,7 @@ fn open_shard(stem: &Path, transform: DenseTransform) -> Result<(DataSchema, Sha
         hotness
     } else {
         let file = field_file(&one_hot, Target::AllColumns)?;
-        let hotness = vec![1; file.fields[0].count];
+        let hotness = vec![1; columns_of(&file)?];
         files.push(file);
         hotness
     };
@@ -94,31 +108,38 @@ fn open_shard(stem: &Path, transform: DenseTransform) -> Result<(DataSchema, Sha
 }
 
 fn field_file(path: &Path, target: Target) -> Result<FieldFile> {
-    let mut file = File::open(path).map_err(|source| ReaderError::Open { file: path.into(), source })?;
-    let array = read_header(&mut file, path, "")?;
-    Ok(array.field_file(path, target, 0))
+    let (mut file, _) = open_regular(path)?;
+    Ok(read_header(&mut file, path, "")?.field_file(path, target, 0))
 }
 
 /// The members `0`, `1`, … of an `npz`.
 fn open_members(path: &Path) -> Result<Vec<FieldFile>> {
     let bad = |message: String| ReaderError::Format { file: path.into(), message };
-    let file = File::open(path).map_err(|source| ReaderError::Open { file: path.into(), source })?;
+    let (file, _) = open_regular(path)?;
     let mut archive = zip::ZipArchive::new(file).map_err(|error| bad(format!("not an npz: {error}")))?;
     let num_columns = archive.len();
+    if !(1..=MOST_COLUMNS).contains(&num_columns) {
+        return Err(bad(format!(
+            "expected 1 to {MOST_COLUMNS} members, one for each column, found {num_columns}"
+        )));
+    }
     let mut members = Vec::new();
     for column in 0..num_columns {
         let name = format!("{column}.npy");
-        let mut member = archive
-            .by_name(&name)
-            .map_err(|error| bad(format!("expected members 0 to {}: {name}: {error}", num_columns - 1)))?;
+        let missing = || bad(format!("expected members 0.npy to {}.npy, found no {name}", num_columns - 1));
+        let index = archive.index_for_name(&name).ok_or_else(missing)?;
+        // As it is stored: whether it can be decompressed is no matter.
+        let member = archive.by_index_raw(index).map_err(|error| bad(format!("{name}: {error}")))?;
         if member.compression() != zip::CompressionMethod::Stored {
-            return Err(bad(format!("{name} is compressed; save it with numpy.savez, not savez_compressed")));
+            return Err(bad(format!(
+                "{name} is compressed, which cannot be read at random: save the arrays with numpy.savez, not savez_compressed"
+            )));
         }
         let start = member.data_start().ok_or_else(|| bad(format!("{name} has no data")))?;
-        let size = member.size();
-        let array = read_header(&mut member, path, &name)?;
-        let found = array.first_byte + array.rows * (array.width * array.element.bytes()) as u64;
-        if found != size {
+        let (size, mut header) = (member.size(), member.take(MOST_HEADER_BYTES + 12));
+        let array = read_header(&mut header, path, &name)?;
+        if array.first_byte.checked_add(array.data_bytes) != Some(size) {
+            let found = array.first_byte.saturating_add(array.data_bytes);
             return Err(bad(format!("{name}: its shape needs {found} bytes, found {size}")));
         }
         members.push(array.field_file(path, Target::Column(column), start));
@@ -128,13 +149,12 @@ fn open_members(path: &Path) -> Result<Vec<FieldFile>> {
 
 impl Array {
     fn field_file(self, path: &Path, target: Target, start: u64) -> FieldFile {
-        let record_bytes = self.width * self.element.bytes();
         FieldFile {
             path: path.to_owned(),
-            first_byte: start + self.first_byte,
-            num_bytes: Some(self.rows * record_bytes as u64),
-            record_bytes,
-            fields: vec![Field { at: 0, element: self.element, count: self.width, target }],
+            first_byte: start.saturating_add(self.first_byte),
+            num_bytes: Some(self.data_bytes),
+            record_bytes: self.row_bytes,
+            fields: vec![Field { at: 0, element: self.element, count: self.width as usize, target }],
         }
     }
 }
@@ -151,20 +171,30 @@ fn read_header(from: &mut impl Read, path: &Path, member: &str) -> Result<Array>
     let length_bytes = if start[6] == 1 { 2 } else { 4 };
     let mut length = [0; 4];
     from.read_exact(&mut length[..length_bytes]).map_err(|_| bad("the numpy header ends early"))?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > 1 << 16 {
+    let length = u64::from(u32::from_le_bytes(length));
+    if length > MOST_HEADER_BYTES {
         return Err(bad("the numpy header is longer than 64 KiB"));
     }
-    let mut text = vec![0; length];
+    let mut text = vec![0; length as usize];
     from.read_exact(&mut text).map_err(|_| bad("the numpy header ends early"))?;
     let text = String::from_utf8_lossy(&text);
     let (element, shape) = parse_header(&text).map_err(|what| bad(&what))?;
     let (rows, width) = match shape[..] {
         [rows] => (rows, 1),
-        [rows, width] => (rows, width as usize),
+        [rows, width] => (rows, width),
         _ => return Err(bad(&format!("expected an array of one or two dimensions, found {shape:?}"))),
     };
-    Ok(Array { element, rows, width, first_byte: (8 + length_bytes + length) as u64 })
+    let row_bytes = width.saturating_mul(element.bytes() as u64);
+    if row_bytes == 0 || row_bytes > MOST_RECORD_BYTES {
+        return Err(bad(&format!(
+            "expected rows of 1 to {MOST_RECORD_BYTES} bytes, found the shape ({rows}, {width})"
+        )));
+    }
+    let Some(data_bytes) = rows.checked_mul(row_bytes) else {
+        return Err(bad(&format!("the shape ({rows}, {width}) needs more than 2^64 bytes")));
+    };
+    let first_byte = 8 + length_bytes as u64 + length;
+    Ok(Array { element, rows, width, row_bytes, data_bytes, first_byte })
 }
 
 /// Type and shape of `{'descr': '<i4', 'fortran_order': False, 'shape': (8, 26), }`.

@@ -5,13 +5,14 @@
 //! `DIR/train` is read by the source `train` of `DIR/feature_spec.yaml`.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::records::{Element, Field, FieldFile, RecordSink, RecordSource, Shard, Target};
 use super::{Samples, Sink};
 use crate::error::{ReaderError, Result};
+use crate::io::read_small_text;
 use crate::samples::{DataSchema, DenseKind, Hotness, SparseColumn};
 use crate::transform::DenseTransform;
 
@@ -52,10 +53,33 @@ pub struct Chunk {
 }
 
 const SPECIFICATION: &str = "feature_spec.yaml";
+const MOST_SPECIFICATION_BYTES: u64 = 4 << 20;
+const MOST_DEPTH: usize = 32;
 
 /// Whether the specification of `folder` lies beside it.
 pub fn has_specification(folder: &Path) -> bool {
     folder.parent().unwrap_or(Path::new(".")).join(SPECIFICATION).exists()
+}
+
+/// The first line that nests deeper than any specification does: the YAML parser's time grows with the square of the
+/// depth.
+fn first_deep_line(text: &str) -> Option<usize> {
+    let mut open = 0_usize;
+    text.lines().position(|line| {
+        for byte in line.bytes() {
+            match byte {
+                b'[' | b'{' => open += 1,
+                b']' | b'}' => open = open.saturating_sub(1),
+                _ => {}
+            }
+            if open > MOST_DEPTH {
+                return true;
+            }
+        }
+        let words = line.trim_start_matches(' ');
+        let dashes = words.split(' ').take_while(|word| matches!(*word, "-" | "?" | ":")).count();
+        dashes.max(line.len() - words.len()) > MOST_DEPTH
+    })
 }
 
 fn element(dtype: &str) -> Option<Element> {
@@ -73,20 +97,6 @@ fn element(dtype: &str) -> Option<Element> {
     })
 }
 
-fn dtype(element: Element) -> &'static str {
-    match element {
-        Element::Bool => "bool",
-        Element::I8 => "int8",
-        Element::U8 => "uint8",
-        Element::I16 | Element::U16 => "int16",
-        Element::I32 | Element::U32 => "int32",
-        Element::I64 => "int64",
-        Element::F16 => "float16",
-        Element::F32 => "float32",
-        Element::F64 => "float64",
-    }
-}
-
 impl FeatureSpec {
     /// Reads the one in `folder`.
     ///
@@ -94,10 +104,21 @@ impl FeatureSpec {
     /// [`ReaderError::Open`], [`ReaderError::Format`].
     pub fn load(folder: &Path) -> Result<Self> {
         let file = folder.join(SPECIFICATION);
-        let text = std::fs::read_to_string(&file)
+        let bad = |message: String| ReaderError::Format { file: file.clone(), message };
+        let text = read_small_text(&file, MOST_SPECIFICATION_BYTES)
             .map_err(|source| ReaderError::Open { file: file.clone(), source })?;
-        serde_norway::from_str(&text)
-            .map_err(|error| ReaderError::Format { file, message: error.to_string() })
+        if let Some(line) = first_deep_line(&text) {
+            return Err(bad(format!("line {}: nested more than {MOST_DEPTH} deep", line + 1)));
+        }
+        let spec: Self = serde_norway::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        let mut files = spec.source_spec.values().flatten().flat_map(|chunk| &chunk.files);
+        let leaves = |path: &&String| {
+            Path::new(path).components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir))
+        };
+        match files.find(leaves) {
+            Some(path) => Err(bad(format!("files: expected a path inside its folder, found \"{path}\""))),
+            None => Ok(spec),
+        }
     }
 
     fn channel(&self, name: &str) -> &[String] {
@@ -171,7 +192,7 @@ fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, 
             path: root.join(path),
             first_byte: 0,
             num_bytes: None,
-            record_bytes: count * element.bytes(),
+            record_bytes: (count * element.bytes()) as u64,
             fields: vec![Field { at: 0, element, count, target }],
         });
     }
@@ -181,6 +202,7 @@ fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, 
     }
     let schema = DataSchema {
         labelled: !labels.is_empty(),
+        label: None,
         dense: dense.to_vec(),
         dense_kind: DenseKind::Transformed(transform),
         sparse: sparse
@@ -265,7 +287,7 @@ impl SplitSink {
             spec.feature_spec.insert(name, Feature { dtype: "float16".to_owned(), cardinality: None });
         }
         for ((name, &element), &rows) in categorical.into_iter().zip(&self.elements).zip(&self.rows) {
-            let feature = Feature { dtype: dtype(element).to_owned(), cardinality: Some(rows) };
+            let feature = Feature { dtype: element.name().to_owned(), cardinality: Some(rows) };
             spec.feature_spec.insert(name, feature);
         }
         spec.source_spec.insert(name.to_owned(), chunks);

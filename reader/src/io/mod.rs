@@ -1,6 +1,7 @@
 //! Files to text: plain, gzip or zstd, told apart by their first bytes, never by their names.
 
 pub mod lines;
+mod regular;
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
@@ -13,6 +14,8 @@ use flate2::bufread::MultiGzDecoder;
 use crate::error::{ReaderError, Result};
 
 pub use lines::{LineBlocks, TextBlock};
+pub use regular::read_small_text;
+pub(crate) use regular::{open_regular, open_regular_with};
 
 /// Bytes of a compressed file read at a time.
 const READ_BYTES: usize = 256 << 10;

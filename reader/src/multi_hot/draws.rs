@@ -27,12 +27,12 @@ pub(super) struct Shape {
 
 impl Shape {
     pub fn numbers(&self) -> u64 {
-        self.rows * self.per_row
+        self.rows.saturating_mul(self.per_row)
     }
 
     /// Bytes of all numbers.
     pub fn bytes(&self) -> u64 {
-        self.numbers() * NUMBER_BYTES
+        self.numbers().saturating_mul(NUMBER_BYTES)
     }
 
     fn draw(&self, random: &mut Mt19937) -> u32 {
@@ -69,7 +69,7 @@ pub(super) enum Holding {
 /// How tables are held in `memory_bytes`: small ones whole, up to half of it; of what is left one half is for marks, the other for
 /// caches, in proportion to the numbers. Each table gets one mark at least, so a bound of less than that is missed by these.
 pub(super) fn hold(shapes: &[Shape], memory_bytes: Option<u64>) -> Vec<Holding> {
-    let all: u64 = shapes.iter().map(Shape::bytes).sum();
+    let all: u64 = shapes.iter().map(Shape::bytes).fold(0, u64::saturating_add);
     let Some(memory) = memory_bytes.filter(|&memory| memory < all) else {
         return vec![Holding::All; shapes.len()];
     };
@@ -214,7 +214,7 @@ impl Cache {
 fn room(count: u64, shape: &Shape) -> Result<Vec<u32>> {
     let mut list = Vec::new();
     list.try_reserve_exact(count as usize).map_err(|_| {
-        let (needed, size) = (count * NUMBER_BYTES, shape.per_row + 1);
+        let (needed, size) = (count.saturating_mul(NUMBER_BYTES), shape.per_row + 1);
         invalid(format!(
             "multi-hot: the system refuses {needed} bytes for a table of {} rows of {size} ids",
             shape.rows

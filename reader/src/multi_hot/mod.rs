@@ -119,7 +119,11 @@ impl MultiHot {
     pub fn bytes_needed(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> u64 {
         let shapes = shapes(rows, sizes, Distribution::default());
         let holdings = draws::hold(&shapes, memory_bytes);
-        shapes.iter().zip(holdings).map(|(shape, holding)| draws::bytes(shape, holding)).sum()
+        shapes
+            .iter()
+            .zip(holdings)
+            .map(|(shape, holding)| draws::bytes(shape, holding))
+            .fold(0, u64::saturating_add)
     }
 
     /// Ids a sample in each column.

@@ -4,12 +4,13 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::{Anomaly, of_negative, of_one_label, what_is_strange};
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
-use crate::error::Result;
+use crate::error::{ReaderError, Result};
 use crate::formats::Source;
 use crate::hashing::MISSING_ID;
-use crate::samples::{DenseValues, Samples};
+use crate::samples::{DenseKind, DenseValues, Samples};
 
 /// What some data holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -22,6 +23,8 @@ pub struct SamplesReport {
     pub dense: Vec<DenseRange>,
     /// Each categorical column.
     pub sparse: Vec<IdRange>,
+    /// What is strange about whole columns; not an error.
+    pub anomalies: Vec<Anomaly>,
 }
 
 /// The numbers of a dense column.
@@ -35,8 +38,8 @@ pub struct DenseRange {
     pub largest: Option<f64>,
     /// Samples without a number.
     pub missing: u64,
-    /// Numbers that are infinite or none.
-    pub not_finite: u64,
+    /// Numbers below 0.
+    pub negative: u64,
 }
 
 /// The ids of a categorical column.
@@ -65,7 +68,7 @@ pub fn verify_samples(source: &dyn Source, progress: &mut dyn FnMut(u64)) -> Res
         least: None,
         largest: None,
         missing: 0,
-        not_finite: 0,
+        negative: 0,
     };
     let sparse = schema.sparse.iter().map(|column| IdRange {
         name: column.name.clone(),
@@ -79,6 +82,7 @@ pub fn verify_samples(source: &dyn Source, progress: &mut dyn FnMut(u64)) -> Res
         clicks: schema.labelled.then_some(0),
         dense: schema.dense.iter().map(dense).collect(),
         sparse: sparse.collect(),
+        anomalies: Vec::new(),
     };
     let end = source.num_samples().unwrap_or(u64::MAX);
     let mut stream = source.read(Box::new(std::iter::once(0..end)), &DiskOptions::default())?;
@@ -87,6 +91,11 @@ pub fn verify_samples(source: &dyn Source, progress: &mut dyn FnMut(u64)) -> Res
         report.add(&samples);
         progress(report.samples);
     }
+    if report.samples == 0 {
+        let message = "expected at least one sample, found none".to_owned();
+        return Err(ReaderError::Invalid { message });
+    }
+    report.anomalies = report.find_anomalies(schema.dense_kind);
     Ok(report)
 }
 
@@ -108,6 +117,9 @@ impl SamplesReport {
                 for (index, &value) in values.iter().enumerate() {
                     self.dense[index % width].add(Some(f64::from(value)));
                 }
+                for (column, missing) in self.dense.iter_mut().zip(&samples.dense_missing) {
+                    column.missing += missing;
+                }
             }
         }
         for (range, bags) in self.sparse.iter_mut().zip(&samples.sparse) {
@@ -115,14 +127,31 @@ impl SamplesReport {
         }
     }
 
+    /// Columns that teach a model nothing, or not what they seem to.
+    fn find_anomalies(&self, kind: DenseKind) -> Vec<Anomaly> {
+        let mut found = Vec::new();
+        let mut add = |column: &str, message| found.push(Anomaly { column: column.to_owned(), message });
+        if let Some(clicks) = self.clicks.filter(|clicks| *clicks == 0 || *clicks == self.samples) {
+            add("label", of_one_label(clicks > 0, self.samples));
+        }
+        for DenseRange { name, least, largest, missing, negative } in &self.dense {
+            let of_values = what_is_strange(*missing, least == largest, self.samples);
+            of_values.into_iter().for_each(|message| add(name, message));
+            if let (DenseKind::Integers, Some(least), true) = (kind, least, *negative > 0) {
+                add(name, of_negative(*negative, *least));
+            }
+        }
+        for IdRange { name, ids, least, largest, missing } in &self.sparse {
+            let missing = if *ids == 0 { self.samples } else { *missing };
+            let of_values = what_is_strange(missing, least == largest, self.samples);
+            of_values.into_iter().for_each(|message| add(name, message));
+        }
+        found
+    }
+
     /// Share of samples labelled 1.
     pub fn click_rate(&self) -> Option<f64> {
         self.clicks.map(|clicks| clicks as f64 / self.samples.max(1) as f64)
-    }
-
-    /// Whether every number is one.
-    pub fn is_sound(&self) -> bool {
-        self.dense.iter().all(|column| column.not_finite == 0)
     }
 }
 
@@ -132,10 +161,7 @@ impl DenseRange {
             self.missing += 1;
             return;
         };
-        if !number.is_finite() {
-            self.not_finite += 1;
-            return;
-        }
+        self.negative += u64::from(number < 0.0);
         self.least = Some(self.least.map_or(number, |least| least.min(number)));
         self.largest = Some(self.largest.map_or(number, |largest| largest.max(number)));
     }
@@ -160,18 +186,17 @@ impl fmt::Display for SamplesReport {
             Some(rate) => writeln!(formatter, "{} samples, click rate {rate:.6}", self.samples)?,
             None => writeln!(formatter, "{} samples without labels", self.samples)?,
         }
-        for DenseRange { name, least, largest, missing, not_finite } in &self.dense {
+        for DenseRange { name, least, largest, missing, .. } in &self.dense {
             let range = least.zip(*largest).map_or("no number".to_owned(), |(a, b)| format!("{a} to {b}"));
-            write!(formatter, "{name:<12} {range}, {missing} missing")?;
-            match not_finite {
-                0 => writeln!(formatter)?,
-                count => writeln!(formatter, ", {count} NOT FINITE")?,
-            }
+            writeln!(formatter, "{name:<12} {range}, {missing} missing")?;
         }
         for IdRange { name, ids, least, largest, missing } in &self.sparse {
             let range = least.zip(*largest).map_or("no id".to_owned(), |(a, b)| format!("ids {a} to {b}"));
             let mean = *ids as f64 / self.samples.max(1) as f64;
             writeln!(formatter, "{name:<12} {range}, {mean:.2} a sample, {missing} missing")?;
+        }
+        for Anomaly { column, message } in &self.anomalies {
+            writeln!(formatter, "note: column {column}: {message}")?;
         }
         Ok(())
     }

@@ -254,7 +254,7 @@ pub enum DataCommand {
     Convert(ConvertArguments),
     /// Rows, click rate, and per column the missing share, cardinality and range
     Inspect(DataFilesArguments),
-    /// Check every line or sample of any format, and MD5 sums; each malformed line is named with its number
+    /// Check every line or sample of any format, and MD5 sums; malformed lines are named with their numbers
     Verify(VerifyArguments),
     /// Make multi-hot data of one-hot data in any format, as the generator of MLPerf v2 does
     MultiHot(MultiHotArguments),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -169,12 +169,7 @@ impl Run {
 
     /// Runs it to its end.
     pub fn end(&self) -> Ended {
-        let output = self.command().output().unwrap();
-        Ended {
-            code: output.status.code(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        Ended::of(self.command().output().unwrap())
     }
 
     /// Runs it to an end that must be a success.
@@ -213,6 +208,15 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// What a command left.
+    pub fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
     /// The weights' digest of the last words.
     pub fn digest(&self) -> String {
         let digest = self.stdout.lines().filter_map(|line| line.strip_prefix("weights ")).next_back();

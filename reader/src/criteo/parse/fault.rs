@@ -4,15 +4,13 @@ use std::fmt;
 
 use crate::schema::{Column, Schema};
 
-/// A bad line of a block.
+/// Where a bad line of a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadLine {
     /// Its index in the block, from 0, counting all lines.
     pub line: u32,
     /// Samples of the block before it.
     pub samples_before: u32,
-    /// What is wrong with it.
-    pub fault: Fault,
 }
 
 /// What is wrong with a line; shown as `column C3: expected …, found "…"`.

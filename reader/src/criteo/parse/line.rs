@@ -6,7 +6,7 @@
 use memchr::memchr;
 
 use super::fault::{BadLine, Excerpt, Fault, FaultKind};
-use super::{BadRowPolicy, MAX_LINE_BYTES, MISSING_DENSE, RawBlock};
+use super::{BadRowPolicy, MAX_LINE_BYTES, MISSING_DENSE, MOST_FAULTS, RawBlock};
 use crate::schema::{Column, Schema};
 
 /// Parses all lines of `text` and appends to `block`.
@@ -42,7 +42,10 @@ pub fn push_line(
         Err(fault) => {
             drop_partial_sample(schema, block);
             let line = block.num_lines as u32 - 1;
-            block.bad_lines.push(BadLine { line, samples_before: block.num_samples as u32, fault });
+            block.bad_lines.push(BadLine { line, samples_before: block.num_samples as u32 });
+            if block.faults.len() < MOST_FAULTS {
+                block.faults.push(fault);
+            }
             policy == BadRowPolicy::Skip
         }
     }

@@ -37,7 +37,7 @@ fn fault_of(change: impl Fn(&mut Vec<String>)) -> String {
     assert_eq!((skipped.num_samples, skipped.num_lines), (2, 3));
     assert_eq!(skipped.bad_lines, block.bad_lines);
     assert_eq!((skipped.lines_through(0), skipped.lines_through(1)), (1, 3));
-    block.bad_lines[0].fault.to_string()
+    block.faults[0].to_string()
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn unlabelled_rows_have_39_columns() {
     let block = parse(Schema::criteo_unlabelled(), BadRowPolicy::Error, text);
     assert_eq!((block.num_samples, block.labels.len(), block.sparse[0]), (1, 0, 0x9e37_79b9));
     let wrong = parse(Schema::criteo_unlabelled(), BadRowPolicy::Error, line.as_bytes());
-    assert!(wrong.bad_lines[0].fault.to_string().ends_with("(rows with a label?)"));
+    assert!(wrong.faults[0].to_string().ends_with("(rows with a label?)"));
 }
 
 #[test]

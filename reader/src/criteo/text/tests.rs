@@ -336,4 +336,8 @@ fn sizes_that_do_not_fit_are_refused() {
     };
     assert_eq!(open(few, 1).unwrap(), "the schema has 26 categories, the id policy 1 tables");
     assert!(open(hashed(), 0).unwrap().contains("batch_size"));
+    let rows = IdMapper::new(IdPolicy::Rows, &[5; 26]).unwrap();
+    assert!(open(rows.clone(), 1).unwrap().contains("ids = rows: the ids of Criteo's text are hashes"));
+    let resident = ResidentData::load(&files, &BlockOptions::default(), DenseTransform::LnPlus1).unwrap();
+    assert!(Arc::new(resident).reader(Arc::new(rows), 1).is_err());
 }

@@ -130,3 +130,48 @@ fn a_file_that_changes_while_it_is_read_is_noticed() {
         assert!(message.contains("a.csv: it has changed while it was read: expected"), "{message}");
     }
 }
+
+#[test]
+fn one_quote_that_is_not_closed_does_not_read_the_rest_of_the_file() {
+    let columns = columns(&[], &[("film", ONE)], &["*"]);
+    let refused = |text: &str| read(text, &columns).unwrap_err().to_string();
+    let header = "clicked,film,session\n1,2,3\n";
+    // The second field of line 4, behind a first one that goes over two lines.
+    let open = format!("{header}1,2,\"a\nb\"\n1,\"2,3\n{}", "0,5,6\n".repeat(100));
+    let message = refused(&open);
+    assert!(
+        message.contains("a.csv: line 5: the quote of the field that begins here is not closed"),
+        "{message}"
+    );
+    let long = format!("{open}{}", "0,5,6\n".repeat(100_000));
+    let message = refused(&long);
+    assert!(message.contains("line 5: the field that begins here is longer than 65536 bytes"), "{message}");
+    let message = refused(&format!("{header}1,\""));
+    assert!(message.contains("line 3: the quote of the field that begins here"), "{message}");
+    let wide = format!("{header}1,2{}\n", ",3".repeat(70_000));
+    assert!(refused(&wide).contains("line 3: expected at most 65536 fields"));
+    let wide = format!("{header}1,2{}\n", format!(",{}", "3".repeat(60_000)).repeat(20));
+    assert!(refused(&wide).contains("line 3: expected a record of at most 1048576 bytes"));
+    // What is within the limits is data, whatever it holds.
+    let text = format!("{header}\n\r\n0,\"{}\",\"\"\"\"\r\n0,4,\"\"", "x\n".repeat(30_000));
+    assert_eq!(read(&text, &columns).unwrap().num_samples, 3);
+}
+
+#[test]
+fn a_mark_of_utf_8_and_truth_values_are_read() {
+    let text = "\u{feff}clicked,price,film,genres,session\nTrue,true,1,,\nfalse,,2,,\nFALSE,FALSE,3,,\n";
+    let samples = read(text, &films()).unwrap();
+    assert_eq!(samples.labels, [1.0, 0.0, 0.0]);
+    assert_eq!(samples.dense, DenseValues::Numbers(vec![2_f64.ln() as f32, 0.0, 0.0]));
+}
+
+#[test]
+fn a_compressed_file_that_ends_early_says_so() {
+    let text = format!("clicked,film\n{}", "1,2\n".repeat(30_000));
+    let packed = crate::io::testing::gzip(text.as_bytes());
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "a.csv.gz", &packed[..packed.len() - 9]);
+    let message =
+        DelimitedSource::open(&[path], &columns(&[], &[("film", ONE)], &[])).err().unwrap().to_string();
+    assert!(message.contains("a.csv.gz is truncated: the gzip stream ends early, after line"), "{message}");
+}

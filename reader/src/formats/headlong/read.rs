@@ -8,10 +8,13 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{BLOCKS_FROM, END, Header, MAGIC, TAIL_BYTES};
+use super::{
+    BLOCKS_FROM, END, Header, MAGIC, MAGIC_1, MOST_BLOCK_BYTES, MOST_HEADER_BYTES, TAIL_BYTES, VERSION,
+};
 use crate::disk::{Block, DiskBlocks, DiskFiles, DiskOptions, Segment};
 use crate::error::{ReaderError, Result};
 use crate::formats::{Ranges, SampleStream, Source, cut};
+use crate::io::open_regular;
 use crate::samples::{DataSchema, DenseValues, Hotness, Samples};
 
 /// Files of one schema, one after another.
@@ -67,58 +70,26 @@ impl HeadlongSource {
 
 /// Whether a file begins as one of ours.
 pub fn is_headlong(first_bytes: &[u8]) -> bool {
-    first_bytes.starts_with(MAGIC)
+    first_bytes.starts_with(MAGIC) || first_bytes.starts_with(MAGIC_1)
 }
 
 impl OneFile {
     fn open(path: &Path) -> Result<Self> {
-        let bad = |message: &str| ReaderError::Format { file: path.into(), message: message.to_owned() };
-        let open = |source| ReaderError::Open { file: path.into(), source };
-        let file = File::open(path).map_err(open)?;
-        let bytes = file.metadata().map_err(open)?.len();
-        let read = |from: u64, count: usize| -> Result<Vec<u8>> {
-            let mut buffer = vec![0; count];
-            let done = file.read_exact_at(&mut buffer, from);
-            done.map_err(|source| ReaderError::Disk { file: path.into(), offset: from, source })?;
-            Ok(buffer)
+        let (file, bytes) = open_regular(path)?;
+        let raw = Raw { path, file, bytes };
+        let magic = raw.read(0, 8.min(bytes))?;
+        let has_checksum = match &magic[..] {
+            found if found == MAGIC => true,
+            found if found == MAGIC_1 => false,
+            _ => return Err(raw.bad("expected a file that begins with HLDATA02, found another")),
         };
-        if bytes < BLOCKS_FROM + TAIL_BYTES as u64 || read(0, 8)? != MAGIC {
-            return Err(bad("expected a file that begins with HLDATA01, found another or a truncated one"));
+        if bytes < BLOCKS_FROM + TAIL_BYTES as u64 {
+            return Err(raw.bad("truncated: it ends inside its header"));
         }
-        let tail = read(bytes - TAIL_BYTES as u64, TAIL_BYTES)?;
-        if tail[32..] != *END {
-            return Err(bad("truncated: expected HLDATEND at its end; was its writing interrupted?"));
-        }
-        let [num_samples, num_blocks, index_from, checksum] = number_array(&tail);
-        // Every block is longer than its place in the index.
-        let index_bytes = num_blocks.checked_mul(8).filter(|index| *index <= index_from);
-        let end = index_bytes.and_then(|index| index_from.checked_add(index + TAIL_BYTES as u64));
-        let fits = end == Some(bytes);
-        if !fits {
-            return Err(bad("damaged: its index does not fit its size"));
-        }
-        let index = read(index_from, (bytes - index_from) as usize - 16)?;
-        if xxh3_64(&index) != checksum {
-            return Err(bad("damaged: the checksum of its index is wrong"));
-        }
-        let ends: Vec<u64> = numbers(&index[..num_blocks as usize * 8]).collect();
-        let header_bytes = numbers(&read(8, 8)?).next().unwrap_or(0);
-        let first_byte = (16 + header_bytes).next_multiple_of(BLOCKS_FROM);
-        let in_order =
-            ends.iter().zip(std::iter::once(&first_byte).chain(&ends)).all(|(end, start)| end > start);
-        if header_bytes > index_from || !in_order || ends.last().is_some_and(|end| *end != index_from) {
-            return Err(bad("damaged: its blocks are out of order"));
-        }
-        let header: Header = serde_json::from_slice(&read(16, header_bytes as usize)?)
-            .map_err(|error| bad(&format!("damaged header: {error}")))?;
-        if header.format_version != 1 {
-            return Err(bad(&format!(
-                "expected format version 1, found {}: it needs a newer Headlong",
-                header.format_version
-            )));
-        }
-        if num_samples.div_ceil(u64::from(header.samples_per_block.max(1))) != num_blocks {
-            return Err(bad("damaged: its samples do not fit its blocks"));
+        let (header, first_byte) = raw.header(has_checksum)?;
+        let (num_samples, ends) = raw.index(first_byte)?;
+        if num_samples.div_ceil(u64::from(header.samples_per_block)) != ends.len() as u64 {
+            return Err(raw.bad("damaged: its samples do not fit its blocks"));
         }
         Ok(Self { path: path.to_owned(), header, num_samples, first_byte, ends, bytes })
     }
@@ -127,6 +98,95 @@ impl OneFile {
         let block = block as usize;
         let start = if block == 0 { self.first_byte } else { self.ends[block - 1] };
         start..self.ends[block]
+    }
+}
+
+/// A file whose sizes are not believed yet.
+struct Raw<'a> {
+    path: &'a Path,
+    file: File,
+    bytes: u64,
+}
+
+impl Raw<'_> {
+    fn bad(&self, message: &str) -> ReaderError {
+        ReaderError::Format { file: self.path.into(), message: message.to_owned() }
+    }
+
+    /// `count` bytes that lie within the file.
+    fn read(&self, from: u64, count: u64) -> Result<Vec<u8>> {
+        let failed = |source| ReaderError::Disk { file: self.path.into(), offset: from, source };
+        let mut buffer = Vec::new();
+        let reserved = buffer.try_reserve_exact(count as usize);
+        reserved.map_err(|_| failed(std::io::ErrorKind::OutOfMemory.into()))?;
+        buffer.resize(count as usize, 0);
+        self.file.read_exact_at(&mut buffer, from).map_err(failed)?;
+        Ok(buffer)
+    }
+
+    /// The header, and where the blocks begin.
+    fn header(&self, has_checksum: bool) -> Result<(Header, u64)> {
+        let length = numbers(&self.read(8, 8)?).next().unwrap_or(0);
+        if length > MOST_HEADER_BYTES {
+            let message =
+                format!("damaged: expected a header of at most {MOST_HEADER_BYTES} bytes, found {length}");
+            return Err(self.bad(&message));
+        }
+        let checksum_bytes = if has_checksum { 8 } else { 0 };
+        let first_byte = (16 + length + checksum_bytes).next_multiple_of(BLOCKS_FROM);
+        if first_byte > self.bytes - TAIL_BYTES as u64 {
+            return Err(self.bad("damaged: its header does not fit its size"));
+        }
+        let head = self.read(0, first_byte)?;
+        let (covered, stored) = head.split_at(head.len() - 8);
+        let (expected, found) = (numbers(stored).next(), xxh3_64(covered));
+        if has_checksum && expected != Some(found) {
+            return Err(self.bad("damaged: the checksum of its header is wrong"));
+        }
+        let header: Header = serde_json::from_slice(&head[16..16 + length as usize])
+            .map_err(|error| self.bad(&format!("damaged header: {error}")))?;
+        let version = if has_checksum { VERSION } else { 1 };
+        if header.format_version != version {
+            let found = header.format_version;
+            let message =
+                format!("expected format version {version}, found {found}: it needs a newer Headlong");
+            return Err(self.bad(&message));
+        }
+        if header.samples_per_block == 0 {
+            return Err(self.bad("damaged header: samples_per_block: expected at least 1, found 0"));
+        }
+        header.schema.check().map_err(|error| self.bad(&format!("damaged header: {error}")))?;
+        Ok((header, first_byte))
+    }
+
+    /// The number of samples, and where each block ends.
+    fn index(&self, first_byte: u64) -> Result<(u64, Vec<u64>)> {
+        let tail = self.read(self.bytes - TAIL_BYTES as u64, TAIL_BYTES as u64)?;
+        if tail[32..] != *END {
+            return Err(self.bad("truncated: expected HLDATEND at its end; was its writing interrupted?"));
+        }
+        let [num_samples, num_blocks, index_from, checksum] = number_array(&tail);
+        // Every block is longer than its place in the index.
+        let index_bytes = num_blocks.checked_mul(8).filter(|index| *index <= index_from);
+        let end = index_bytes.and_then(|index| index_from.checked_add(index + TAIL_BYTES as u64));
+        if end != Some(self.bytes) {
+            return Err(self.bad("damaged: its index does not fit its size"));
+        }
+        let index = self.read(index_from, self.bytes - index_from - 16)?;
+        if xxh3_64(&index) != checksum {
+            return Err(self.bad("damaged: the checksum of its index is wrong"));
+        }
+        let ends: Vec<u64> = numbers(&index[..num_blocks as usize * 8]).collect();
+        let starts = std::iter::once(&first_byte).chain(&ends);
+        let in_order = ends.iter().zip(starts.clone()).all(|(end, start)| end > start);
+        if !in_order || ends.last().unwrap_or(&first_byte) != &index_from {
+            return Err(self.bad("damaged: its blocks are out of order"));
+        }
+        if let Some(block) = ends.iter().zip(starts).position(|(end, start)| end - start > MOST_BLOCK_BYTES) {
+            let message = format!("block {block}: expected at most {MOST_BLOCK_BYTES} bytes, found more");
+            return Err(self.bad(&message));
+        }
+        Ok((num_samples, ends))
     }
 }
 
@@ -285,7 +345,12 @@ fn decode(bytes: &[u8], file: &OneFile, block: u64, count: usize, samples: &mut 
             "checksum: expected {expected:016x}, found {found:016x}; the file is damaged"
         )));
     }
-    parse(contents, file, count, samples).ok_or_else(|| bad("its columns do not fit its size"))
+    parse(contents, file, count, samples).ok_or_else(|| bad("its columns do not fit its size"))?;
+    let schema = &file.header.schema;
+    match samples.first_fault(schema) {
+        Some(fault) => Err(fault.in_file(&file.path, first, schema)),
+        None => Ok(()),
+    }
 }
 
 /// Columns of a sound block; none where they are longer or shorter than it is.

@@ -11,7 +11,7 @@ use crate::{ReaderError, Result};
 
 fn header(hotness: &[Hotness], dense_kind: DenseKind) -> Header {
     let schema = DataSchema::numbered(true, 3, dense_kind, hotness);
-    Header { format_version: 1, schema, samples_per_block: 100, ids: "raw".to_owned() }
+    Header { samples_per_block: 100, ..Header::new(schema, "raw") }
 }
 
 fn samples(header: &Header, count: usize, seed: u64) -> Samples {
@@ -107,10 +107,7 @@ fn every_flipped_bit_is_found_and_names_its_block() {
         bad[byte] ^= 1 << (byte % 8);
         std::fs::write(&path, &bad).unwrap();
         match read(std::slice::from_ref(&path), 0..250) {
-            Ok(found) => {
-                // Names of columns and padding are not data.
-                assert!(byte < 4096 && found == samples, "byte {byte}");
-            }
+            Ok(_) => panic!("byte {byte}: a flipped bit was not found"),
             Err(ReaderError::Format { message, .. }) if message.contains("checksum: expected") => named += 1,
             Err(ReaderError::Format { .. } | ReaderError::Invalid { .. } | ReaderError::Disk { .. }) => {}
             Err(other) => panic!("byte {byte}: {other}"),
@@ -122,6 +119,125 @@ fn every_flipped_bit_is_found_and_names_its_block() {
     std::fs::write(&path, &bad).unwrap();
     let message = read(std::slice::from_ref(&path), 0..250).unwrap_err().to_string();
     assert!(message.contains("a.hld: block 0 (samples 0 to 99): checksum: expected"), "{message}");
+}
+
+/// A file of 250 samples with another header, checksums corrected.
+fn with_header(change: impl Fn(String) -> String) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.hld");
+    let header = header(&[Hotness::Fixed(1), Hotness::Varying], DenseKind::Integers);
+    write(&path, &header, &samples(&header, 250, 7));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let length = u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize;
+    let json = change(String::from_utf8(bytes[16..16 + length].to_vec()).unwrap());
+    bytes[8..16].copy_from_slice(&(json.len() as u64).to_le_bytes());
+    bytes[16..4088].fill(0);
+    bytes[16..16 + json.len()].copy_from_slice(json.as_bytes());
+    sign(&mut bytes, 0..4096);
+    bytes
+}
+
+/// The same with other words in its header.
+fn with_words(from: &str, to: &str) -> Vec<u8> {
+    with_header(|json| {
+        assert!(json.contains(from), "{json}");
+        json.replace(from, to)
+    })
+}
+
+/// Makes the last eight bytes of a range the checksum of its others.
+fn sign(bytes: &mut [u8], range: std::ops::Range<usize>) {
+    let covered = range.start..range.end - 8;
+    let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[covered.clone()]);
+    bytes[covered.end..range.end].copy_from_slice(&checksum.to_le_bytes());
+}
+
+fn refused(bytes: &[u8]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.hld");
+    std::fs::write(&path, bytes).unwrap();
+    let message = read(&[path], 0..250).unwrap_err().to_string();
+    assert!(message.contains("a.hld: "), "{message}");
+    message
+}
+
+#[test]
+fn a_header_that_no_data_can_have_is_refused_by_name() {
+    let fine = with_words("raw", "rows");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.hld");
+    std::fs::write(&path, &fine).unwrap();
+    assert_eq!(read(&[path], 0..250).unwrap().num_samples, 250);
+    for (from, to, words) in [
+        ("\"samples_per_block\":100", "\"samples_per_block\":0", "expected at least 1, found 0"),
+        ("{\"fixed\":1}", "{\"fixed\":0}", "column C1: expected at least one id a sample"),
+        ("\"format_version\":2", "\"format_version\":3", "expected format version 2, found 3"),
+        ("\"format_version\":2", "\"format_version\":1", "expected format version 2, found 1"),
+        ("{\"fixed\":1}", "{\"fixed\":4294967295}", "its columns do not fit its size"),
+    ] {
+        let message = refused(&with_words(from, to));
+        assert!(message.contains(words), "{message}");
+    }
+    // No columns: samples would take no bytes, and four billion of them would fit any file.
+    let schema = DataSchema::numbered(false, 0, DenseKind::Integers, &[]);
+    let none = Header { samples_per_block: u32::MAX, ..Header::new(schema, "raw") };
+    let none = with_header(|_| serde_json::to_string(&none).unwrap());
+    assert!(refused(&none).contains("expected at least one dense or categorical column"));
+}
+
+#[test]
+fn a_label_that_is_neither_0_nor_1_is_refused_where_it_is_read_and_written() {
+    let mut bytes = with_header(|json| json);
+    bytes[4096 + 7] = 2;
+    let tail = bytes.len() - 8 - 4 * 8;
+    let index_from = u64::from_le_bytes(bytes[tail + 16..tail + 24].try_into().unwrap()) as usize;
+    let end = u64::from_le_bytes(bytes[index_from..index_from + 8].try_into().unwrap()) as usize;
+    sign(&mut bytes, 4096..end);
+    let message = refused(&bytes);
+    assert!(message.contains("record 8: label: expected 0 or 1, found 2"), "{message}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.hld");
+    let header = header(&[Hotness::Fixed(1)], DenseKind::Transformed(crate::DenseTransform::LnPlus1));
+    let good = samples(&header, 120, 7);
+    let mut of_label = good.clone();
+    of_label.labels[104] = 0.5;
+    let mut of_number = good;
+    let DenseValues::Numbers(numbers) = &mut of_number.dense else { panic!("numbers were made") };
+    numbers[3 * 110 + 2] = f32::INFINITY;
+    for (bad, words) in [
+        (of_label, "record 105: label: expected 0 or 1, found 0.5"),
+        (of_number, "record 111, column I3: expected a finite number, found inf"),
+    ] {
+        let mut sink = Box::new(HeadlongSink::create(&path, header.clone()).unwrap());
+        let message = sink.write(&bad).and_then(|()| sink.finish()).unwrap_err().to_string();
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn files_of_version_1_are_read_and_have_no_checksum_over_their_header() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.hld");
+    let mut bytes = with_words("\"format_version\":2", "\"format_version\":1");
+    bytes[..8].copy_from_slice(b"HLDATA01");
+    bytes[4088..4096].fill(0);
+    std::fs::write(&path, &bytes).unwrap();
+    let header = header(&[Hotness::Fixed(1), Hotness::Varying], DenseKind::Integers);
+    assert!(read(std::slice::from_ref(&path), 0..250).unwrap() == samples(&header, 250, 7));
+    assert!(is_headlong(&bytes));
+}
+
+#[test]
+fn sizes_that_a_sparse_file_promises_take_no_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.hld");
+    let mut bytes = with_header(|json| json);
+    bytes[8..16].copy_from_slice(&(100_u64 << 30).to_le_bytes());
+    std::fs::write(&path, &bytes).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(200 << 30).unwrap();
+    let message = HeadlongSource::open(std::slice::from_ref(&path)).err().unwrap().to_string();
+    assert!(message.contains("expected a header of at most 16777216 bytes"), "{message}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{BLOCKS_FROM, END, Header, MAGIC};
+use super::{BLOCKS_FROM, END, Header, MAGIC, MOST_BLOCK_BYTES};
 use crate::aside::Aside;
 use crate::error::{ReaderError, Result};
 use crate::formats::Sink;
@@ -30,12 +30,16 @@ impl HeadlongSink {
     /// # Errors
     /// [`ReaderError::Write`].
     pub fn create(path: &Path, header: Header) -> Result<Self> {
+        let refuse =
+            |error: ReaderError| ReaderError::Invalid { message: format!("{}: {error}", path.display()) };
+        header.schema.check().map_err(refuse)?;
         let json = serde_json::to_vec(&header)
             .map_err(|error| ReaderError::Invalid { message: format!("{}: {error}", path.display()) })?;
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&(json.len() as u64).to_le_bytes());
         bytes.extend_from_slice(&json);
-        bytes.resize(bytes.len().next_multiple_of(BLOCKS_FROM as usize), 0);
+        bytes.resize((bytes.len() + 8).next_multiple_of(BLOCKS_FROM as usize) - 8, 0);
+        bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
         let mut file = Aside::create(path)?;
         file.write_all(&bytes).map_err(|error| file.error(error))?;
         let mut pending = Samples::default();
@@ -47,9 +51,20 @@ impl HeadlongSink {
 
     /// Writes the pending samples as a block.
     fn write_block(&mut self) -> Result<()> {
+        if let Some(fault) = self.pending.first_fault(&self.header.schema) {
+            return Err(fault.in_file(&self.path, self.num_samples, &self.header.schema));
+        }
         encode(&self.pending, &self.header, &mut self.block);
         let checksum = xxh3_64(&self.block);
         self.block.extend_from_slice(&checksum.to_le_bytes());
+        if self.block.len() as u64 > MOST_BLOCK_BYTES {
+            let message = format!(
+                "{} samples take {} bytes, expected at most {MOST_BLOCK_BYTES}: too many ids a sample",
+                self.pending.num_samples,
+                self.block.len()
+            );
+            return Err(ReaderError::Format { file: self.path.clone(), message });
+        }
         self.file.write_all(&self.block).map_err(|error| self.file.error(error))?;
         self.at += self.block.len() as u64;
         self.ends.push(self.at);

@@ -3,6 +3,9 @@
 //! Files that we write carry their [`DataSchema`](crate::samples::DataSchema) as JSON under `headlong.schema` and need nothing said of
 //! them. Samples come from front to back: a page holds thousands of them, and is decoded whole.
 
+mod column;
+mod contained;
+mod pages;
 mod read;
 mod write;
 

@@ -1,12 +1,21 @@
 use super::*;
 use crate::formats::testing::read_ranges;
 
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
+use ::parquet::column::writer::ColumnWriter;
+use ::parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use ::parquet::file::properties::WriterProperties;
+use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use ::parquet::schema::parser::parse_message_type;
 
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
-use crate::formats::named::{DenseReading, NamedColumns};
+use crate::formats::named::{DenseReading, NamedColumns, id_of_text};
 use crate::formats::{Sink, Source};
 use crate::hashing::{MISSING_ID, fmix64};
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples, SparseColumn};
@@ -141,5 +150,137 @@ fn a_damaged_file_is_an_error_and_never_a_panic() {
         bad[byte] ^= 1 << (byte % 8);
         std::fs::write(&paths[0], &bad).unwrap();
         let _ = read(&paths, None, whole(500));
+    }
+}
+
+/// A file as other writers make it: a row group of columns that `fill` writes.
+fn write_foreign(
+    path: &Path,
+    message: &str,
+    compression: Compression,
+    fill: impl FnOnce(&mut SerializedRowGroupWriter<'_, File>),
+) {
+    let schema = Arc::new(parse_message_type(message).unwrap());
+    let properties = Arc::new(WriterProperties::builder().set_compression(compression).build());
+    let mut writer = SerializedFileWriter::new(File::create(path).unwrap(), schema, properties).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    fill(&mut group);
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+fn put<T: DataType>(
+    group: &mut SerializedRowGroupWriter<'_, File>,
+    values: &[T::T],
+    defined: Option<&[i16]>,
+) {
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<T>().write_batch(values, defined, None).unwrap();
+    column.close().unwrap();
+}
+
+/// A table as pandas and polars write it: truth values as labels, numbers and ids with gaps, words, lists as text.
+const FOREIGN: &str = "message table {
+    required boolean clicked; optional double price; optional int64 shop; optional double year;
+    optional binary genres (UTF8); required boolean is_new; }";
+
+fn write_foreign_table(path: &Path, compression: Compression) {
+    write_foreign(path, FOREIGN, compression, |group| {
+        put::<BoolType>(group, &[true, false, true, false], None);
+        put::<DoubleType>(group, &[3.0, f64::NAN, 0.0], Some(&[1, 0, 1, 1]));
+        put::<Int64Type>(group, &[-1, 7, 1 << 32], Some(&[1, 1, 0, 1]));
+        put::<DoubleType>(group, &[1996.0, f64::NAN, 0.5, -2.0], Some(&[1; 4]));
+        let texts = ["drama|war", "", "war"].map(ByteArray::from);
+        put::<ByteArrayType>(group, &texts, Some(&[1, 1, 0, 1]));
+        put::<BoolType>(group, &[true, true, false, false], None);
+    });
+}
+
+fn foreign_columns() -> NamedColumns {
+    let sparse = [("shop", Hotness::Fixed(1)), ("year", Hotness::Fixed(1)), ("genres", Hotness::Varying)];
+    NamedColumns {
+        label: Some("clicked".to_owned()),
+        dense: vec!["price".to_owned(), "is_new".to_owned()],
+        dense_reading: DenseReading::Raw(DenseTransform::Identity),
+        sparse: sparse.map(|(name, hotness)| SparseColumn { name: name.to_owned(), hotness }).to_vec(),
+        list_separator: b'|',
+        ignored: Vec::new(),
+    }
+}
+
+#[test]
+fn what_pandas_and_polars_write_is_read_in_every_compression() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    let compressions = [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::GZIP(GzipLevel::default()),
+        Compression::BROTLI(BrotliLevel::default()),
+        Compression::LZ4,
+        Compression::LZ4_RAW,
+        Compression::ZSTD(ZstdLevel::default()),
+    ];
+    for compression in compressions {
+        write_foreign_table(&path, compression);
+        let paths = std::slice::from_ref(&path);
+        let source = ParquetSource::open(paths, Some(&foreign_columns()), DenseTransform::Identity).unwrap();
+        let mut stream = source.read(Box::new(std::iter::once(0..4)), &DiskOptions::default()).unwrap();
+        let mut samples = Samples::default();
+        assert!(stream.next(&mut samples).unwrap(), "{compression}");
+        assert_eq!(samples.labels, [1.0, 0.0, 1.0, 0.0]);
+        assert_eq!(samples.dense, DenseValues::Numbers(vec![3.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]));
+        assert_eq!(samples.dense_missing, [2, 0], "a null and what stands for one");
+        let word = |text: &str| id_of_text(text.as_bytes());
+        // Numbers are the ids that their text has in a CSV file.
+        assert_eq!(samples.sparse[0].ids, [word("-1"), 7, MISSING_ID, word("4294967296")]);
+        assert_eq!(samples.sparse[1].ids, [1996, MISSING_ID, word("0.5"), word("-2")]);
+        assert_eq!(
+            (&samples.sparse[2].offsets[..], samples.sparse[2].ids[1]),
+            (&[0, 2, 2, 2, 3][..], word("war"))
+        );
+    }
+}
+
+#[test]
+fn a_field_of_a_structure_is_not_taken_for_its_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    let named = |dense: &str| NamedColumns {
+        label: None,
+        dense: vec![dense.to_owned()],
+        sparse: vec![SparseColumn { name: "C1".to_owned(), hotness: Hotness::Varying }],
+        ..foreign_columns()
+    };
+    for (message, column) in [
+        ("message m { required group I3 { required int32 a; } required binary C1 (UTF8); }", "I3"),
+        (
+            "message m { required int32 I3; required group C1 (LIST) { repeated group list { \
+             required group element { required int32 a; } } } }",
+            "C1",
+        ),
+        (
+            "message m { required int32 I3; required group C1 (LIST) { repeated group array { required int32 a; } } }",
+            "C1",
+        ),
+    ] {
+        write_foreign(&path, message, Compression::SNAPPY, |group| {
+            while let Some(mut column) = group.next_column().unwrap() {
+                match column.untyped() {
+                    ColumnWriter::Int32ColumnWriter(writer) => {
+                        writer.write_batch(&[5], Some(&[1]), Some(&[0])).unwrap()
+                    }
+                    ColumnWriter::ByteArrayColumnWriter(writer) => {
+                        writer.write_batch(&[ByteArray::from("x")], None, None).unwrap()
+                    }
+                    _ => panic!("another column"),
+                };
+                column.close().unwrap();
+            }
+        });
+        let message =
+            read(std::slice::from_ref(&path), Some(&named("I3")), whole(1)).unwrap_err().to_string();
+        let expected = format!("column `{column}`: expected values or lists of them, found a structure");
+        assert!(message.contains(&expected), "{message}");
     }
 }

@@ -86,7 +86,7 @@ fn message(schema: &DataSchema) -> Written<Type> {
     };
     let mut fields = Vec::new();
     if schema.labelled {
-        fields.push(leaf("label", Physical::INT32, Repetition::REQUIRED, ConvertedType::NONE)?);
+        fields.push(leaf(schema.label_name(), Physical::INT32, Repetition::REQUIRED, ConvertedType::NONE)?);
     }
     for name in &schema.dense {
         fields.push(match schema.dense_kind {

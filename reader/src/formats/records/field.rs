@@ -33,6 +33,23 @@ impl Element {
         }
     }
 
+    /// numpy's name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Element::Bool => "bool",
+            Element::I8 => "int8",
+            Element::U8 => "uint8",
+            Element::I16 => "int16",
+            Element::U16 => "uint16",
+            Element::I32 => "int32",
+            Element::U32 => "uint32",
+            Element::I64 => "int64",
+            Element::F16 => "float16",
+            Element::F32 => "float32",
+            Element::F64 => "float64",
+        }
+    }
+
     /// Whether it holds fractions.
     pub fn is_float(self) -> bool {
         matches!(self, Element::F16 | Element::F32 | Element::F64)

@@ -14,8 +14,11 @@ pub use write::RecordSink;
 use std::path::{Path, PathBuf};
 
 use crate::error::{ReaderError, Result};
-use crate::samples::{DataSchema, DenseKind, Hotness};
+use crate::samples::{DataSchema, DenseKind, Hotness, MOST_COLUMNS};
 use crate::transform::DenseTransform;
+
+/// The longest record that any file may have. Bounds the memory that a damaged shape can ask for.
+pub const MOST_RECORD_BYTES: u64 = 16 << 20;
 
 /// Records that hold all columns, without a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,15 +40,31 @@ impl RecordLayout {
 
     /// HugeCTR's raw format: label, `num_dense` numbers, then `hotness[t]` ids of each column; four bytes each, little-endian. Dense
     /// numbers are `f32`, transformed already, or integers (`u32`) to be transformed.
-    pub fn raw(float_label: bool, num_dense: usize, kind: DenseKind, hotness: &[u32]) -> Self {
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] for columns that no file has: see [`DataSchema::check`] and [`MOST_RECORD_BYTES`].
+    pub fn raw(float_label: bool, num_dense: usize, kind: DenseKind, hotness: &[u32]) -> Result<Self> {
+        let refuse =
+            |message: String| Err(ReaderError::Invalid { message: format!("raw records: {message}") });
+        // Before names are made for all of them.
+        if num_dense > MOST_COLUMNS {
+            return refuse(format!("expected at most {MOST_COLUMNS} dense numbers, found {num_dense}"));
+        }
+        let bytes = 4 + 4 * num_dense as u64 + hotness.iter().map(|&count| 4 * u64::from(count)).sum::<u64>();
+        if bytes > MOST_RECORD_BYTES {
+            return refuse(format!("expected at most {MOST_RECORD_BYTES} bytes a sample, found {bytes}"));
+        }
         let label = if float_label { Element::F32 } else { Element::I32 };
         let dense = if kind == DenseKind::Integers { Element::I32 } else { Element::F32 };
-        Self::packed(label, num_dense, dense, kind, hotness)
+        let layout = Self::packed(label, num_dense, dense, kind, hotness);
+        layout.schema.check()?;
+        Ok(layout)
     }
 
     /// HugeCTR's records of DLRM-DCNv2: `i32` label, 13 `f32` that are `ln(x+1)` already, 214 ids; 912 bytes.
     pub fn dcnv2() -> Self {
-        Self::raw(false, 13, DenseKind::Transformed(DenseTransform::LnPlus1), &DCNV2_HOTNESS)
+        let kind = DenseKind::Transformed(DenseTransform::LnPlus1);
+        Self::packed(Element::I32, 13, Element::F32, kind, &DCNV2_HOTNESS)
     }
 
     fn packed(label: Element, num_dense: usize, dense: Element, kind: DenseKind, hotness: &[u32]) -> Self {
@@ -74,7 +93,7 @@ impl RecordLayout {
                 path: path.clone(),
                 first_byte: 0,
                 num_bytes: None,
-                record_bytes: self.record_bytes,
+                record_bytes: self.record_bytes as u64,
                 fields: self.fields.clone(),
             };
             Ok(Shard { name: path.display().to_string(), files: vec![file], num_samples: None })

@@ -4,14 +4,16 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::field::{Field, bad_value};
+use super::MOST_RECORD_BYTES;
+use super::field::{Field, Target, bad_value};
 use crate::disk::{Block, DiskBlocks, DiskFiles, DiskOptions, Segment};
 use crate::error::{ReaderError, Result};
 use crate::formats::{Ranges, SampleStream, Source, cut};
-use crate::samples::{DataSchema, Samples};
+use crate::samples::{DataSchema, DenseKind, Samples};
 
-/// Most samples that come at a time.
+/// Most samples that come at a time, and most bytes of a file.
 const SAMPLES_AT_A_TIME: u64 = 2048;
+const BYTES_AT_A_TIME: u64 = 8 << 20;
 
 /// A file, or a part of one, of records of one size.
 #[derive(Clone, Debug)]
@@ -23,9 +25,47 @@ pub struct FieldFile {
     /// Bytes of all records; none: up to the end.
     pub num_bytes: Option<u64>,
     /// Bytes of a record.
-    pub record_bytes: usize,
+    pub record_bytes: u64,
     /// What is in it.
     pub fields: Vec<Field>,
+}
+
+impl FieldFile {
+    /// Refuses records that cannot hold samples of `schema`, so that no size below is 0, wraps, or is taken on trust.
+    fn check(&self, schema: &DataSchema) -> Result<()> {
+        let refuse = |message: String| Err(ReaderError::Format { file: self.path.clone(), message });
+        if self.record_bytes == 0 || self.record_bytes > MOST_RECORD_BYTES {
+            let found = self.record_bytes;
+            return refuse(format!("expected records of 1 to {MOST_RECORD_BYTES} bytes, found {found}"));
+        }
+        for field in &self.fields {
+            let (what, expected, integers) = match field.target {
+                Target::Label => ("labels".to_owned(), 1, false),
+                Target::Dense => {
+                    ("dense numbers".to_owned(), schema.dense.len(), schema.dense_kind == DenseKind::Integers)
+                }
+                Target::Column(column) => match schema.fixed_hotness()?[..].get(column) {
+                    Some(&count) => {
+                        (format!("ids of column {}", schema.sparse[column].name), count as usize, true)
+                    }
+                    None => {
+                        return refuse(format!("it has ids of column {}, which is not there", column + 1));
+                    }
+                },
+                Target::AllColumns => ("ids".to_owned(), schema.sparse.len(), true),
+            };
+            if field.count != expected {
+                return refuse(format!("{what}: expected {expected} a sample, found {}", field.count));
+            }
+            if integers && field.element.is_float() {
+                return refuse(format!(
+                    "{what}: expected whole numbers, found {}: save them as integers (`astype(\"int32\")`)",
+                    field.element.name()
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Files that hold the same samples, some columns each.
@@ -55,11 +95,13 @@ impl RecordSource {
     /// Those of opening; [`ReaderError::Format`] where a file ends inside a record or has another number of records than the first
     /// of its shard; [`ReaderError::Invalid`] for a column without a fixed number of ids.
     pub fn open(schema: DataSchema, shards: Vec<Shard>) -> Result<Self> {
+        schema.check()?;
         schema.fixed_hotness()?;
         let (mut starts, mut stored_bytes) = (vec![0], 0);
         for shard in &shards {
             let mut samples = shard.num_samples.map(|count| (count, shard.name.clone()));
             for file in &shard.files {
+                file.check(&schema)?;
                 let (found, bytes) = count_records(file)?;
                 stored_bytes += bytes;
                 match &samples {
@@ -82,9 +124,9 @@ impl RecordSource {
 fn count_records(file: &FieldFile) -> Result<(u64, u64)> {
     let files = DiskFiles::open(std::slice::from_ref(&file.path), false)?;
     let bytes = file.num_bytes.unwrap_or_else(|| files.bytes(0).saturating_sub(file.first_byte));
-    let size = file.record_bytes as u64;
-    let end = file.first_byte + bytes;
-    if end > files.bytes(0) || !bytes.is_multiple_of(size) {
+    let size = file.record_bytes;
+    let end = file.first_byte.checked_add(bytes);
+    if end.is_none_or(|end| end > files.bytes(0)) || !bytes.is_multiple_of(size) {
         let message = format!(
             "truncated, or of another format: expected records of {size} bytes from byte {} on, found {} bytes, which is {} records and {} \
              bytes",
@@ -146,7 +188,7 @@ impl RecordSource {
         let segments = self.pieces(ranges).filter_map(move |(shard, records)| {
             let file = shards[shard].files.get(lane)?;
             let index = here.iter().position(|&other| other == shard)?;
-            let size = file.record_bytes as u64;
+            let size = file.record_bytes;
             let bytes = file.first_byte + records.start * size..file.first_byte + records.end * size;
             Some(Segment { file: index, bytes })
         });
@@ -229,18 +271,26 @@ impl SampleStream for RecordStream {
             }
             return Ok(false);
         };
-        let end = records.end.min(records.start + SAMPLES_AT_A_TIME);
+        let files = &self.shards[shard].files;
+        let widest = files.iter().map(|file| file.record_bytes).max().unwrap_or(1);
+        let most = (BYTES_AT_A_TIME / widest).clamp(1, SAMPLES_AT_A_TIME);
+        let end = records.end.min(records.start + most);
         if end < records.end {
             self.now = Some((shard, end..records.end));
         }
         let count = (end - records.start) as usize;
         samples.clear(&self.schema);
         samples.num_samples = count;
-        for (lane, file) in self.lanes.iter_mut().zip(&self.shards[shard].files) {
-            let bytes = lane.take(count * file.record_bytes)?;
+        for (lane, file) in self.lanes.iter_mut().zip(files) {
+            let record_bytes = file.record_bytes as usize;
+            let bytes = lane.take(count * record_bytes)?;
             for field in &file.fields {
-                let decoded = field.decode(bytes, file.record_bytes, samples);
+                let decoded = field.decode(bytes, record_bytes, samples);
                 decoded.map_err(|bad| bad_value(&file.path, records.start, bad))?;
+            }
+            let is_dense = file.fields.iter().any(|field| field.target == Target::Dense);
+            if let Some(fault) = is_dense.then(|| samples.first_fault(&self.schema)).flatten() {
+                return Err(fault.in_file(&file.path, records.start, &self.schema));
             }
         }
         Ok(true)

@@ -46,7 +46,7 @@ fn records_have_the_published_sizes() {
 #[test]
 fn what_is_written_is_read_again_in_any_order() {
     let folder = tempfile::tempdir().unwrap();
-    let raw = RecordLayout::raw(true, 0, DenseKind::Integers, &[2, 5]);
+    let raw = RecordLayout::raw(true, 0, DenseKind::Integers, &[2, 5]).unwrap();
     for (name, layout) in [("mlperf", RecordLayout::mlperf()), ("dcnv2", RecordLayout::dcnv2()), ("raw", raw)]
     {
         let paths = [folder.path().join(format!("{name}.0")), folder.path().join(format!("{name}.1"))];

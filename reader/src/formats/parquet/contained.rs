@@ -1,0 +1,59 @@
+//! Calls into the Parquet crate, whose assertions on damaged files panic: they become errors with the file's name.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::Path;
+use std::sync::Once;
+
+use crate::error::{ReaderError, Result};
+
+thread_local! {
+    /// Whether a panic of this thread is about to become an error.
+    static CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+static QUIET: Once = Once::new();
+
+/// Runs `body`; a panic in it is an error of `file`, and prints nothing.
+///
+/// What `body` was working on must not be used again after an error.
+pub(super) fn contained<T>(file: &Path, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    QUIET.call_once(|| {
+        let hook = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !CONTAINED.get() {
+                hook(info);
+            }
+        }));
+    });
+    let before = CONTAINED.replace(true);
+    let outcome = panic::catch_unwind(AssertUnwindSafe(body));
+    CONTAINED.set(before);
+    outcome.unwrap_or_else(|panic| {
+        let message = format!("damaged: the Parquet reader gave up: {}", words(&*panic));
+        Err(ReaderError::Format { file: file.to_owned(), message })
+    })
+}
+
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason was given")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error_with_the_name_of_the_file() {
+        let path = Path::new("a.parquet");
+        let panics = || contained(path, || -> Result<()> { panic!("index {} of {}", 5, 3) });
+        assert_eq!(
+            panics().unwrap_err().to_string(),
+            "a.parquet: damaged: the Parquet reader gave up: index 5 of 3"
+        );
+        assert_eq!(contained(path, || Ok(7)).unwrap(), 7);
+        assert!(!CONTAINED.get());
+    }
+}

@@ -1,0 +1,130 @@
+//! Data that is predicted: validation files, and the files of `eval` and `predict`.
+
+use super::{
+    block_options, check_columns, dense_transform, failed, format_of, is_one_hot, keep, open_source,
+};
+use crate::config::{CacheData, Config};
+use crate::error::Result;
+use headlong_reader::disk::DiskOptions;
+use headlong_reader::format_reader::{FormatOptions, FormatReader};
+use headlong_reader::formats::{Format, Source};
+use headlong_reader::multi_hot::MultiHotReader;
+use headlong_reader::order::{Order, Slice};
+use headlong_reader::{
+    CriteoTextReader, DenseTransform, IdMapper, Position, Reader, ResidentData, TextOptions,
+};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Validation files up to this size are kept in memory, decoded; larger ones are read again for each evaluation.
+const MOST_RESIDENT_STORED_BYTES: u64 = 1 << 30;
+
+/// Data that is predicted, any number of times: validation files, or the files of `eval` and `predict`. What fits is kept in memory,
+/// decoded. A clone shares it.
+#[derive(Clone)]
+pub struct EvaluationData {
+    contents: Contents,
+    transform: DenseTransform,
+    batch_size: usize,
+}
+
+#[derive(Clone)]
+enum Contents {
+    Text { files: Vec<PathBuf>, options: TextOptions },
+    ResidentText(Arc<ResidentData>),
+    Format(Arc<dyn Source>),
+}
+
+impl EvaluationData {
+    /// What fits into memory is read and decoded now, the rest when it is evaluated.
+    ///
+    /// # Errors
+    /// Files that cannot be read.
+    pub fn open(config: &Config, files: &[PathBuf], labelled: bool, threads: usize) -> Result<Self> {
+        let (transform, batch_size) = (dense_transform(config), config.eval.batch_size);
+        let contents = match format_of(config, files)? {
+            Format::Criteo => Self::open_text(config, files, labelled, threads)?,
+            _ => Contents::Format(Self::open_format(config, files, labelled, threads)?),
+        };
+        Ok(Self { contents, transform, batch_size })
+    }
+
+    fn open_text(config: &Config, files: &[PathBuf], labelled: bool, threads: usize) -> Result<Contents> {
+        let options = TextOptions {
+            blocks: block_options(config, labelled, threads),
+            batch_size: config.eval.batch_size,
+            prefetch: 2,
+            dense_transform: dense_transform(config),
+            epochs: Some(1),
+        };
+        let stored_bytes =
+            files.iter().map(|file| std::fs::metadata(file).map_or(0, |data| data.len())).sum::<u64>();
+        if stored_bytes > MOST_RESIDENT_STORED_BYTES {
+            return Ok(Contents::Text { files: files.to_vec(), options });
+        }
+        let data = ResidentData::load(files, &options.blocks, options.dense_transform)
+            .map_err(|error| failed("the evaluation data cannot be read", error))?;
+        Ok(Contents::ResidentText(Arc::new(data)))
+    }
+
+    fn open_format(
+        config: &Config,
+        files: &[PathBuf],
+        labelled: bool,
+        threads: usize,
+    ) -> Result<Arc<dyn Source>> {
+        let source = open_source(config, files, threads)?;
+        check_columns(config, &*source, labelled)?;
+        match keep(CacheData::Auto, &*source)? {
+            Some(kept) => Ok(Arc::new(kept)),
+            None => Ok(source.into()),
+        }
+    }
+
+    /// A reader that goes through the data once, with the rows of `ids` as it is.
+    ///
+    /// # Errors
+    /// Files that cannot be read.
+    pub fn reader(&self, ids: &IdMapper) -> Result<Box<dyn Reader>> {
+        let opened: headlong_reader::Result<Box<dyn Reader>> = match &self.contents {
+            Contents::ResidentText(data) => data
+                .reader(Arc::new(ids.clone()), self.batch_size)
+                .map(|reader| Box::new(reader) as Box<dyn Reader>),
+            Contents::Text { files, options } => CriteoTextReader::open_frozen(files, ids.clone(), options)
+                .map(|reader| Box::new(reader) as Box<dyn Reader>),
+            Contents::Format(source) => {
+                let options = FormatOptions {
+                    batch_size: self.batch_size,
+                    slice: Slice::WHOLE,
+                    prefetch: 2,
+                    order: Order::Sequential,
+                    epochs: Some(1),
+                    dense_transform: self.transform,
+                    ids: ids.clone(),
+                    disk: DiskOptions::default(),
+                };
+                FormatReader::open(Arc::clone(source), options, &Position::default())
+                    .map(|reader| Box::new(reader) as Box<dyn Reader>)
+            }
+        };
+        let opened = opened.map_err(|error| failed("the evaluation data cannot be read", error))?;
+        let bags = ids.multi_hot().cloned().filter(|_| self.is_one_hot());
+        Ok(Box::new(MultiHotReader::new(opened, bags)))
+    }
+
+    fn is_one_hot(&self) -> bool {
+        match &self.contents {
+            Contents::Text { .. } | Contents::ResidentText(_) => true,
+            Contents::Format(source) => is_one_hot(&**source),
+        }
+    }
+
+    /// Samples, where they have been counted.
+    pub fn num_samples(&self) -> Option<u64> {
+        match &self.contents {
+            Contents::ResidentText(data) => Some(data.num_samples()),
+            Contents::Text { .. } => None,
+            Contents::Format(source) => source.num_samples(),
+        }
+    }
+}

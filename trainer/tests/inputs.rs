@@ -1,0 +1,131 @@
+//! Data that is odd, hostile or merely large, through the command line: named errors, the right exit code, bounded memory.
+
+#![cfg(test)]
+
+use crate::run_support::{Ended, Place, Run, gzip};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Runs a command with this much memory at most, in MiB of addresses.
+fn within(mib: u64, run: &Run) -> Ended {
+    let script = format!("ulimit -v {}; exec \"$0\" \"$@\"", mib << 10);
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_headlong")]).args(run.arguments()).stdin(Stdio::null());
+    Ended::of(command.output().unwrap())
+}
+
+fn verify(file: &Path) -> Run {
+    Run::new("data").with(&["verify", file.to_str().unwrap(), "--threads", "2"])
+}
+
+/// `text` as one gzip member, `times` times.
+fn repeated(text: &str, times: usize) -> Vec<u8> {
+    // One member after another is one text.
+    gzip(&text.repeat(100)).repeat(times / 100)
+}
+
+#[test]
+fn malformed_lines_without_end_take_neither_time_nor_memory() {
+    let place = Place::new("rows.txt");
+    let file = place.path("blank.txt.gz");
+    std::fs::write(&file, repeated(&"\n".repeat(1000), 3000)).unwrap();
+    let ended = within(500, &verify(&file));
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert_eq!(ended.stdout.lines().filter(|line| line.contains("expected 40")).count(), 100);
+    assert!(ended.stdout.contains("2,999,900 more malformed lines are not listed"), "{}", ended.stdout);
+    assert!(ended.stderr.contains("3,000,000 malformed lines"), "{}", ended.stderr);
+}
+
+#[test]
+fn an_open_quote_does_not_read_a_whole_file_into_memory() {
+    let place = Place::new("rows.txt");
+    let file = place.path("bomb.csv.gz");
+    let start = gzip("label,I1,C1\n1,1,\"");
+    std::fs::write(&file, [start, repeated(&"x".repeat(10_000), 100_000)].concat()).unwrap();
+    let ended = within(500, &verify(&file));
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("bomb.csv.gz: line 2: the field that begins here is longer than 65536 bytes"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn ids_of_text_are_no_rows_and_the_key_says_so() {
+    let place = Place::new("rows.txt");
+    let words = ["`data.ids`", "\"rows\" says that the ids of the data are rows already", "\"hash\""];
+    place.train().with(&["--set", "data.ids='rows'"]).fails(2, &words);
+    place
+        .train()
+        .with(&["--set", "data.ids='rows'", "--set", "data.order=samples", "--cache-data", "host"])
+        .fails(2, &words);
+}
+
+#[test]
+fn what_cannot_be_said_does_not_change_the_exit_code() {
+    let place = Place::new("rows.txt");
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    for (run, code) in [
+        (place.train().with(&["--set", "nope=1"]), 2),
+        (verify(&place.path("none.txt")), 2),
+        (place.train(), 0),
+    ] {
+        let status = run.command().stdout(Stdio::null()).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{run:?}");
+    }
+}
+
+#[test]
+fn numbers_that_are_none_are_named_by_record_and_column() {
+    let place = Place::new("rows.txt");
+    let convert = |from: &Path, to: &str, output: &Path, more: &[&str]| {
+        let run =
+            Run::new("data").with(&["convert", "--to", to]).path("--data", from).path("--output", output);
+        run.with(more)
+    };
+    let raw = place.path("a.raw");
+    convert(&place.train, "raw", &raw, &["--dense-transform", "ln(x+1)"]).succeeds();
+    let mut bytes = std::fs::read(&raw).unwrap();
+    let at = 160 * 1234 + 4 + 4 * 2;
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&raw, bytes).unwrap();
+    let ones = &["1"; 26].join(",");
+    let words = ["a.raw: record 1235, column I3: expected a finite number, found NaN"];
+    verify(&raw).with(&["--from", "raw", "--hotness", ones]).fails(1, &words);
+    let output = place.path("b.hld");
+    convert(&raw, "headlong", &output, &["--from", "raw", "--hotness", ones]).fails(1, &words);
+    assert!(!output.exists());
+    let train = place.train_without_data().path("--data", &raw);
+    train.with(&["--set", "data.format=raw", "--set", &format!("data.hotness=[{ones}]")]).fails(1, &words);
+}
+
+#[test]
+fn strange_columns_of_records_are_noted_and_files_without_samples_refused() {
+    let place = Place::new("rows.txt");
+    let file = place.path("a.bin");
+    let record = |label: i32| {
+        let numbers = [label, -3].into_iter().chain(1..39);
+        numbers.flat_map(i32::to_le_bytes).collect::<Vec<u8>>()
+    };
+    std::fs::write(&file, [record(1), record(1)].concat()).unwrap();
+    let ended = verify(&file).with(&["--from", "mlperf"]).succeeds();
+    for words in [
+        "note: column label: it is 1 in all 2 rows",
+        "note: column I1: 2 negative values (the least is -3), which ln(x+1) takes for 0",
+        "note: column C26: it has the same value in all 2 rows",
+    ] {
+        assert!(ended.stdout.contains(words), "{}", ended.stdout);
+    }
+    let none = place.path("none.csv");
+    std::fs::write(&none, "label,I1,C1\n").unwrap();
+    let words = ["none.csv: expected at least one sample, found none"];
+    verify(&none).fails(1, &words);
+    let output = place.path("b.hld");
+    let convert = Run::new("data").with(&["convert", "--to", "headlong"]).path("--data", &none);
+    convert.path("--output", &output).fails(1, &words);
+    assert!(!output.exists());
+    let wide = verify(&file).with(&["--from", "raw", "--num-dense", "18446744073709551615"]);
+    wide.fails(2, &["--num-dense: expected at most 65536, found 18446744073709551615"]);
+}
