@@ -4,7 +4,7 @@ use crate::cli::JsonOutput;
 use crate::config::{TableRows, check_multi_hot_memory, multi_hot_memory_bytes};
 use crate::described::DescribedArguments;
 use crate::error::{Error, Result};
-use crate::output;
+use crate::output::{self, say};
 use crate::preset::cardinalities;
 use crate::report::{bytes, count, duration};
 use crate::slow::Progress;
@@ -101,7 +101,7 @@ fn say_what_is_drawn(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> 
     } else {
         String::new()
     };
-    eprintln!("multi-hot ids: {} of memory for what is drawn{rest}", bytes(held));
+    say(format_args!("multi-hot ids: {} of memory for what is drawn{rest}", bytes(held)));
     check_multi_hot_memory(rows, sizes, memory_bytes, "--memory-mib")
 }
 

@@ -5,7 +5,7 @@ use crate::cli::{DataFilesArguments, DataMakeArguments};
 use crate::config::{OnBadRow, validate::require_file};
 use crate::error::{Error, Result};
 use crate::machine;
-use crate::output;
+use crate::output::{self, say};
 use crate::report::{bytes, count, duration};
 use crate::slow::Progress;
 use headlong_device::pool::Pool;
@@ -53,7 +53,7 @@ fn say_what_it_takes(arguments: &DataMakeArguments, options: &MakeOptions) -> Re
     let folder = arguments.output.ancestors().find(|folder| folder.exists() || folder.as_os_str().is_empty());
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let free = SystemFiles.free_bytes(folder);
-    eprintln!(
+    say(format_args!(
         "about {} rows: at most {} on disk in {} while they are counted{}",
         count(estimate.rows),
         bytes(estimate.disk_bytes),
@@ -66,7 +66,7 @@ fn say_what_it_takes(arguments: &DataMakeArguments, options: &MakeOptions) -> Re
             Some(free) => format!(" ({} are free)", bytes(free)),
             None => String::new(),
         }
-    );
+    ));
     Ok(())
 }
 

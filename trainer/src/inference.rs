@@ -13,7 +13,7 @@ use crate::data::{self, EvaluationData, failed};
 use crate::dictionary::RunDictionary;
 use crate::error::{Error, Result};
 use crate::metrics::MetricsAccumulator;
-use crate::output;
+use crate::output::{self, say};
 use crate::predict::PredictionWriter;
 use crate::report::{self, Eval, count};
 use crate::session::{CONFIG_BLOB, load, predict_all, restore_ids};
@@ -48,7 +48,7 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
     let eval =
         Eval { metrics: metrics.metrics(), eval_s: started.elapsed().as_secs_f64(), known_at_step: None };
     if let Some(warning) = eval.metrics.warning() {
-        eprintln!("warning: {warning}");
+        say(format_args!("warning: {warning}"));
     }
     let mut document = serde_json::to_value(eval).unwrap_or_default();
     document["checkpoint"] = json!(applied.checkpoint.path());
@@ -82,7 +82,12 @@ pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> 
     outcome?;
     let rows = writer.finish()?;
     let seconds = started.elapsed().as_secs_f64();
-    eprintln!("{} rows to {} in {}", count(rows), arguments.output.display(), report::duration(seconds));
+    say(format_args!(
+        "{} rows to {} in {}",
+        count(rows),
+        arguments.output.display(),
+        report::duration(seconds)
+    ));
     Ok(())
 }
 
@@ -141,7 +146,7 @@ impl Applied {
         let rows = EvaluationData::open(&self.config, files, labelled, self.threads)?;
         let skipped = predict_all(&self.crew, &mut *rows.reader(&self.ids)?, take)?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {
-            eprintln!("warning: {message}");
+            say(format_args!("warning: {message}"));
         }
         Ok(())
     }

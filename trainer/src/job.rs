@@ -6,6 +6,7 @@
 use crate::config::{Config, Instructions, SignalChoice, TransportChoice, VerbsConfig};
 use crate::crew::{local_topology, tuned_comm_options};
 use crate::error::{Error, Result, chain};
+use crate::output::say;
 use crate::placement::replicated_limit;
 use headlong_comm::launcher_env::Place;
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
@@ -33,7 +34,7 @@ impl Job {
         let launch = match place {
             Place::Rank(launch) => launch,
             Place::Single { remarks } => {
-                remarks.iter().for_each(|remark| eprintln!("note: {remark}"));
+                remarks.iter().for_each(|remark| say(format_args!("note: {remark}")));
                 return Self::alone(config);
             }
         };
@@ -59,7 +60,7 @@ impl Job {
             ranks_per_node: config.comm.ranks_per_node,
             deadlines: Deadlines { operation: config.comm.deadline(), ..Deadlines::default() },
             insecure: config.comm.insecure,
-            progress: Some(&|text| eprintln!("{text}")),
+            progress: Some(&|text| say(text)),
             ..JoinOptions::new(launch, fingerprint(&config, &comm_options))
         };
         let control =
@@ -71,8 +72,8 @@ impl Job {
         let chosen = choose(control, &ChooseOptions { wanted, network: Some(&cards) })
             .map_err(Error::communication("the ranks have no common way"))?;
         if chosen.transport.rank().0 == 0 && chosen.rows.len() > 1 {
-            chosen.table().lines().for_each(|line| eprintln!("{line}"));
-            cards.remarks().iter().for_each(|remark| eprintln!("{remark}"));
+            chosen.table().lines().for_each(say);
+            cards.remarks().iter().for_each(say);
         }
         config.run.transport = carried_by(chosen.transport.name());
         let mut communicator = Communicator::new(chosen.transport, comm_options);
@@ -234,6 +235,6 @@ fn fingerprint(config: &Config, options: &CommOptions) -> [u8; 32] {
 /// Prints what a careful user wants to know of how the ranks came together: once, where rank 0 is.
 pub(crate) fn note_remarks(control: &TcpTransport) {
     if control.rank().0 == 0 {
-        control.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
+        control.remarks().iter().for_each(|remark| say(format_args!("note: {remark}")));
     }
 }

@@ -3,6 +3,9 @@
 //! The way of a run: [`config`] (what the user asked for) → [`plan`] (what it means on this machine) → `build` →
 //! `session`, which calls `schedule` once a step.
 
+// A stream that cannot be written must not change what a command does: `output::say`, `output::print`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod arithmetic;
 pub mod atomic_file;
 pub mod bench;

@@ -19,6 +19,12 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
+/// Says `text` on standard error, in a line. That it cannot be said (a full disk, a closed stream) changes nothing, and no
+/// exit code.
+pub fn say(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Gives an answer as the user asked for it: `text`, or one JSON document instead (`--json`), and the document in a
 /// file besides (`--json-file`).
 ///

@@ -1,5 +1,6 @@
 //! Lines of progress on standard error, for commands that read whole data sets.
 
+use crate::output::say;
 use crate::report::{bytes, count, duration};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ impl Progress {
             bar.set_position(read);
             bar.set_message(text());
         } else if self.is_due(at_once) {
-            eprintln!("{:.0} %  {}", 100.0 * read as f64 / all.max(1) as f64, text());
+            say(format_args!("{:.0} %  {}", 100.0 * read as f64 / all.max(1) as f64, text()));
         }
     }
 
@@ -64,7 +65,7 @@ impl Progress {
         let rest = all.map_or_else(String::new, |all| {
             format!(" of {}, {} to go", count(all), duration((all - samples.min(all)) as f64 / rate))
         });
-        eprintln!("{} samples{rest}, {} a second", count(samples), count(rate as u64));
+        say(format_args!("{} samples{rest}, {} a second", count(samples), count(rate as u64)));
     }
 }
 

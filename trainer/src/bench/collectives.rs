@@ -21,7 +21,7 @@ pub mod subject;
 pub mod table;
 
 use crate::error::{Error, Result};
-use crate::output;
+use crate::output::{self, say};
 use arguments::CollectiveArguments;
 use backend::Backend;
 use job::{Answer, Outcome};
@@ -53,7 +53,7 @@ pub fn run(operation: Operation, arguments: &CollectiveArguments) -> Result<()> 
         report
             .skipped
             .iter()
-            .for_each(|(backend, reason)| eprintln!("{}: skipped: {reason}", backend.name()));
+            .for_each(|(backend, reason)| say(format_args!("{}: skipped: {reason}", backend.name())));
     }
     judge(&report, baseline.as_ref(), arguments)
 }
@@ -117,7 +117,7 @@ fn end_after(seconds: f64) {
     let watch = move || {
         std::thread::sleep(time);
         let error = Error::TimedOut { seconds };
-        eprintln!("error: headlong bench: {error}");
+        say(format_args!("error: headlong bench: {error}"));
         std::process::exit(i32::from(error.exit_code()));
     };
     // Where there is no thread to be had, the command runs without an end: its ranks have deadlines all the same.

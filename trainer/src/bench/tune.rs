@@ -11,7 +11,7 @@ use super::collectives::operation::{Operation, Place};
 use super::collectives::statistics::Distribution;
 use crate::atomic_file::AtomicFile;
 use crate::error::{Error, Result};
-use crate::output;
+use crate::output::{self, say};
 use crate::plan::tuned;
 use clap::Args;
 use headlong_comm::tuning::{Measurement, Tuning};
@@ -115,7 +115,7 @@ pub fn run(arguments: &TuneArguments) -> Result<()> {
     if tuning.measurements.is_empty() {
         return Err(Error::Skipped(skipped.join("; ")));
     }
-    skipped.iter().for_each(|reason| eprintln!("{reason}"));
+    skipped.iter().for_each(say);
     let text = if as_costs { costs_text(&tuning, arguments.backend[0])? } else { tuning.write() + "\n" };
     match &arguments.output {
         Some(path) => {

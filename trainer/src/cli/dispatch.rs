@@ -4,6 +4,7 @@ use super::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsComma
 use crate::Registry;
 use crate::bench::collectives::{self, operation::Operation};
 use crate::error::{Error, Result, chain};
+use crate::output::say;
 use crate::{checkpoint_command, config_command, data_command, doctor, inference, output, plan_command};
 use clap::{CommandFactory as _, Parser as _};
 use std::path::Path;
@@ -36,7 +37,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
     match answer {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", chain(&error));
+            say(format_args!("error: {}", chain(&error)));
             ExitCode::from(error.exit_code())
         }
     }

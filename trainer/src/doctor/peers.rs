@@ -5,6 +5,7 @@
 use super::system::System;
 use super::{Finding, Status, interfaces};
 use crate::error::{Error, Result};
+use crate::output::say;
 use headlong_comm::launcher_env::Launch;
 use headlong_comm::readable::readable;
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
@@ -105,7 +106,7 @@ pub(super) fn gather(launch: Launch, own: &Statement, insecure: bool) -> Result<
     let options = JoinOptions {
         deadlines,
         insecure,
-        progress: Some(&|text| eprintln!("{text}")),
+        progress: Some(&|text| say(text)),
         ..JoinOptions::new(launch, [0; 32])
     };
     let transport =
