@@ -13,6 +13,8 @@ use crate::hashing::fmix64;
 
 /// An entry with this bit has been admitted; the other bits are its row. Without it, they are its sights.
 const ADMITTED: u32 = 1 << 31;
+/// Most rows of a table of admitted ids.
+pub(crate) const MAX_ADMITTED_ROWS: u64 = ADMITTED as u64;
 /// An entry whose sights have all been undone; it keeps its place so that other ids are still found.
 const FORGOTTEN: u32 = ADMITTED - 1;
 /// The first bytes of a saved state: its format and version.
@@ -78,7 +80,7 @@ impl Admission {
             let message = format!("min_count: expected 1 to {}, found {min_count}", FORGOTTEN - 1);
             return Err(ReaderError::Invalid { message });
         }
-        if let Some(column) = rows.iter().position(|rows| !(1..=ADMITTED as u64).contains(rows)) {
+        if let Some(column) = rows.iter().position(|rows| !(1..=MAX_ADMITTED_ROWS).contains(rows)) {
             let found = rows[column];
             let message =
                 format!("rows of table {column}: expected 1 to 2^31 for admitted ids, found {found}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admission::{Admission, ColumnIds, Undo};
+use crate::admission::{Admission, ColumnIds, MAX_ADMITTED_ROWS, Undo};
 use crate::batch::Jagged;
 use crate::criteo::parse::RawBlock;
 use crate::error::{ReaderError, Result};
@@ -35,6 +35,17 @@ pub enum IdPolicy {
     Dictionary,
     /// They are rows already; one beyond the table is an error.
     Rows,
+}
+
+impl IdPolicy {
+    /// Most rows of a table that ids are mapped to.
+    pub fn most_rows(self) -> u64 {
+        match self {
+            IdPolicy::Hash { .. } => MAX_HASHED_ROWS,
+            IdPolicy::Admitted { .. } => MAX_ADMITTED_ROWS,
+            IdPolicy::Dictionary | IdPolicy::Modulo | IdPolicy::Rows => u64::MAX,
+        }
+    }
 }
 
 impl fmt::Display for IdPolicy {
@@ -102,7 +113,7 @@ impl IdMapper {
     /// [`ReaderError::Invalid`] naming the table whose rows the policy cannot fill, or for
     /// [`IdPolicy::Dictionary`], which needs [`IdMapper::with_lookup`].
     pub fn new(policy: IdPolicy, rows: &[u64]) -> Result<Self> {
-        let most = if matches!(policy, IdPolicy::Hash { .. }) { MAX_HASHED_ROWS } else { u64::MAX };
+        let most = policy.most_rows();
         if let Some(table) = rows.iter().position(|rows| !(1..=most).contains(rows)) {
             let found = rows[table];
             let message = format!("rows of table {table}: expected 1 to {most} for {policy}, found {found}");

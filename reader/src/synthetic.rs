@@ -86,14 +86,21 @@ pub struct SyntheticReport {
     /// Log loss in nats of the true probabilities, likewise on the validation file.
     pub best_log_loss: f64,
     /// The training file.
+    #[serde(serialize_with = "shown")]
     pub train_file: PathBuf,
     /// The validation file.
+    #[serde(serialize_with = "shown")]
     pub valid_file: PathBuf,
     /// Bytes of the two files.
     pub bytes: [u64; 2],
     /// Whether the files were there already, made with the same options.
     #[serde(skip)]
     pub reused: bool,
+}
+
+/// A path as text: of names that are not UTF-8 the last part, which counts, is ours.
+fn shown<S: serde::Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    path.to_string_lossy().serialize(serializer)
 }
 
 /// The record file's content.

@@ -16,6 +16,7 @@ use headlong_embedding::{Registry, SetOptions, TableSpec};
 use headlong_mlp::interaction::cross::Cross;
 use headlong_mlp::linear::{Activation, Compute};
 use headlong_mlp::loss::Loss;
+pub(crate) use headlong_mlp::loss::MAX_SUM_BLOCKS as MAX_LOSS_SUMS;
 use headlong_mlp::loss_scale::LossScale;
 pub use headlong_mlp::loss_scale::{ScaleState, is_scale};
 use headlong_mlp::mlp::{Arenas, Kind, Mlp, MlpSpec, Plans};

@@ -163,7 +163,7 @@ fn columns<const N: usize>(rows: &[[String; N]]) -> String {
 pub fn inspect_json(checkpoint: &Checkpoint) -> Value {
     // A manifest was read from JSON and becomes JSON again.
     let manifest = serde_json::to_value(checkpoint.manifest()).unwrap_or(Value::Null);
-    json!({ "path": checkpoint.path(), "bytes": checkpoint.bytes(), "manifest": manifest })
+    json!({ "path": checkpoint.path().to_string_lossy(), "bytes": checkpoint.bytes(), "manifest": manifest })
 }
 
 fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
@@ -178,7 +178,7 @@ fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
         manifest.weights_digest
     );
     let document = json!({
-        "path": checkpoint.path(),
+        "path": checkpoint.path().to_string_lossy(),
         "ok": true,
         "files": files,
         "bytes": checkpoint.bytes(),

@@ -11,6 +11,7 @@ use crate::output;
 /// As [`TrainArguments::resolve`].
 pub fn show(arguments: &TrainArguments, registry: &Registry) -> Result<()> {
     let (config, options) = arguments.resolve(registry)?;
+    config.check_paths_are_text()?;
     output::print(&format!("# From {}.\n\n{}", options.origin, config.to_commented_toml()))
 }
 

@@ -177,7 +177,7 @@ fn document(converted: &Converted, from: Format, to: Format, seconds: f64) -> Va
     json!({
         "from": from.name(),
         "to": to.name(),
-        "files": converted.files,
+        "files": converted.files.iter().map(|file| file.to_string_lossy()).collect::<Vec<_>>(),
         "samples": converted.num_samples,
         "bytes": converted.bytes,
         "seconds": seconds,

@@ -21,8 +21,8 @@ use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::order::{Order, Slice};
 use headlong_reader::samples::{DenseKind, Hotness, SparseColumn};
 use headlong_reader::{
-    BadRowPolicy, Batch, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, IdPolicy, Position,
-    Progress, Reader, Schema, SkipReport, TextOptions,
+    BadRowPolicy, Batch, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, Position, Progress,
+    Reader, Schema, SkipReport, TextOptions,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,14 +58,7 @@ pub fn dense_transform(config: &Config) -> DenseTransform {
 /// # Errors
 /// Tables that the policy cannot fill.
 pub fn id_mapper(config: &Config, table_rows: &[u64]) -> Result<IdMapper> {
-    let policy = match config.data.ids {
-        Ids::Hash => IdPolicy::Hash { function: HashFunction::default() },
-        Ids::Admitted => IdPolicy::Admitted { min_count: config.data.min_count },
-        Ids::Dictionary => IdPolicy::Dictionary,
-        Ids::Modulo => IdPolicy::Modulo,
-        Ids::Rows => IdPolicy::Rows,
-    };
-    let mapper = IdMapper::new(policy, table_rows);
+    let mapper = IdMapper::new(config.id_policy(), table_rows);
     let mapper = mapper.map_err(|error| failed("the ids cannot be mapped to rows", error))?;
     Ok(mapper.with_raw_columns(&config.raw_columns()))
 }
@@ -338,9 +331,8 @@ fn check_columns(config: &Config, source: &dyn Source, labelled: bool) -> Result
         };
         if expected != found && expected != 0 {
             let message = format!(
-                "column C{}: expected {expected} ids a sample, the data has {} (0: any number)",
-                column + 1,
-                found
+                "column {}: expected {expected} ids a sample, the data has {found} (0: any number)",
+                config.column_name(column)
             );
             return Err(Error::config("data.hotness", message));
         }

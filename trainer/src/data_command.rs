@@ -131,7 +131,7 @@ fn make_json(report: &MakeReport) -> Value {
         })
         .collect();
     json!({
-        "file": report.file,
+        "file": report.file.to_string_lossy(),
         "rows": report.rows,
         "columns": columns,
         "min_count": report.dictionary.rule().min_count,

@@ -116,8 +116,8 @@ impl RunDictionary {
         let tables = self.dictionary.rows().into_iter().zip(table_rows).enumerate();
         for (column, (needed, &rows)) in tables {
             if needed > rows && !config.is_raw(column) {
-                let message =
-                    format!("table C{}: the dictionary has {needed} rows, the table {rows}", column + 1);
+                let table = config.column_name(column);
+                let message = format!("table {table}: the dictionary has {needed} rows, the table {rows}");
                 return Err(Error::config("tables.rows", message));
             }
         }

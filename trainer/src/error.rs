@@ -22,6 +22,16 @@ pub enum Error {
         /// The nearest known key, where one is near.
         nearest: Option<String>,
     },
+    /// The last word of several keys of a configuration.
+    #[error("{place}: `{key}` could be {}: write one of them", candidates.join(" or "))]
+    AmbiguousKey {
+        /// `--set`.
+        place: String,
+        /// What was written.
+        key: String,
+        /// The keys that end in it, quoted.
+        candidates: Vec<String>,
+    },
     /// A configuration file that is not TOML, or whose value has the wrong type.
     #[error("{place}: {message}")]
     Toml {
@@ -211,6 +221,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::UnknownKey { .. }
+            | Self::AmbiguousKey { .. }
             | Self::Toml { .. }
             | Self::Config { .. }
             | Self::Contradiction { .. }

@@ -51,7 +51,7 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
         say(format_args!("warning: {warning}"));
     }
     let mut document = serde_json::to_value(eval).unwrap_or_default();
-    document["checkpoint"] = json!(applied.checkpoint.path());
+    document["checkpoint"] = json!(applied.checkpoint.path().to_string_lossy());
     document["step"] = json!(applied.checkpoint.manifest().state.step);
     output::answer(&arguments.json, &format!("{}\n", report::eval_text(&eval)), &document)
 }

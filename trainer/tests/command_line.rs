@@ -159,7 +159,14 @@ fn contradictory_flags_are_refused_naming_both() {
         (&["--config", "a.toml", "--preset", "tiny"], &["--config", "--preset"]),
         (&["--preset", "tiny", "--preset", "criteo-kaggle"], &["--preset", "multiple times"]),
         (&["--resume", "--checkpoint-dir", "c", "--init-from", "d"], &["--resume", "--init-from"]),
-        (&["--resume"], &["--resume", "--checkpoint-dir"]),
+        (&["--resume"], &["--resume needs a folder of checkpoints", "--checkpoint-dir"]),
+        (
+            &["--schedule", "overlapped", "--set", "run.schedule=serial"],
+            &["--schedule", "--set run.schedule"],
+        ),
+        (&["--ranks", "2", "--set", "ranks=4"], &["`ranks` could be `run.ranks`", "`run.eval_ranks`"]),
+        (&["--set", "sum_blocks=2", "--set", "train.sum_blocks=4"], &["--set train.sum_blocks=2", "=4"]),
+        (&["--batch-size", "512", "--set", "sum_blocks=256"], &["train.sum_blocks", "128 a rank"]),
         (&["--save-every", "10"], &["--save-every", "--checkpoint-dir"]),
         (&["--keep", "3"], &["--keep", "--checkpoint-dir"]),
         (&["--valid", "v.txt"], &["--valid", "--data"]),
@@ -196,6 +203,22 @@ fn impossible_values_are_refused_naming_the_key() {
         ("run.threads=0", "run.threads"),
         ("optimizer.dense.name=ftrl", "optimizer.dense.name"),
         ("data.hash=md5", "data.hash"),
+        ("train.batch_size=9223372036854775807", "expected 1 to 1073741824"),
+        ("train.steps=18446744073709551615", "a whole number, at least 1; found 18446744073709551615"),
+        ("data.num_sparse=1000000000", "data.num_sparse"),
+        ("model.cross_layers=1000000000", "model.cross_layers"),
+        ("tables.rows=1000000000000000000", "tables.rows"),
+        ("tables.rows=10000000000", "ids = \"hash\" fills 4294967296 rows at most"),
+        ("tables.max_ids_per_sample=0", "tables.max_ids_per_sample"),
+        ("train.decay_power=nan", "train.decay_power"),
+        ("train.accumulate=2000", "one sum of losses"),
+        ("run.ranks=0", "`run.ranks`: expected 1 to 128, found 0"),
+        ("run.threads=9999", "`run.threads`: expected 1 to 4096, found 9999"),
+        ("model.dim=8", "set model.bottom=[64,32,8], too"),
+        ("hybrid.latency_table=/nonexistent", "hybrid.latency_table"),
+        ("comm.tuning=/nonexistent", "comm.tuning"),
+        ("data.dictionary=/nonexistent", "data.dictionary"),
+        ("run.kernels=/nonexistent", "run.kernels"),
     ] {
         refused(&["config", "check", "--set", argument], &[word]);
     }
@@ -207,7 +230,9 @@ fn unknown_keys_and_names_offer_the_nearest() {
         &["train", "--set", "train.batch_sise=4"],
         &["unknown key `train.batch_sise`", "did you mean `train.batch_size`?"],
     );
+    refused(&["train", "--set", "train.lr=4"], &["did you mean `train.learning_rate`?"]);
     refused(&["train", "--preset", "criteo-kagle"], &["did you mean \"criteo-kaggle\"?"]);
+    refused(&["train", "--preset", "kaggle"], &["did you mean \"criteo-kaggle\"?"]);
     refused(&["train", "--optimizer", "adagard"], &["did you mean \"adagrad\"?"]);
     refused(&["trian"], &["train"]);
     let folder = tempfile::tempdir().unwrap();
@@ -266,7 +291,7 @@ fn what_config_show_prints_can_be_checked_and_shown_again() {
 #[test]
 fn the_plan_names_what_would_fit() {
     refused_after_output(
-        &["plan", "--preset", "criteo-kaggle", "--set", "tables.rows=1000000000000"],
+        &["plan", "--preset", "criteo-kaggle", "--set", "tables.rows=4000000000"],
         &["tables.max_rows"],
     );
     let text = succeeds(&["plan", "--json", "--data-rows", "1000", "--set", "tables.rows=1000"]);
@@ -320,6 +345,66 @@ fn no_escape_codes_where_there_is_no_terminal() {
         let output = headlong(arguments);
         assert!(!output.stdout.contains(&0x1b) && !output.stderr.contains(&0x1b), "{arguments:?}");
     }
+}
+
+#[test]
+fn names_of_files_need_not_be_text() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let odd = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
+    let (data, checkpoints, log) = (odd(b"bad\xff.txt"), odd(b"kept\xff"), odd(b"log\xff"));
+    let row =
+        "1\t1\t2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12\t13\t".to_owned() + &["0000abcd"; 26].join("\t") + "\n";
+    std::fs::write(&data, row.repeat(512)).unwrap();
+    let run = |words: &[&str], paths: &[(&str, &Path)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headlong"));
+        command.args(words).arg("--output-dir").arg(odd(b"out\xff"));
+        for (flag, path) in paths {
+            command.arg(flag).arg(path);
+        }
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {}", stderr(&output));
+    };
+    let small = ["--set", "tables.rows=50", "--set", "train.steps=3"];
+    run(&[&["plan"], &small[..]].concat(), &[("--data", &data), ("--checkpoint-dir", &checkpoints)]);
+    let all = [("--data", &*data), ("--checkpoint-dir", &*checkpoints), ("--log-json", &*log)];
+    run(&[&["train"], &small[..]].concat(), &all);
+    let start = std::fs::read_to_string(&log).unwrap();
+    assert!(start.lines().next().unwrap().contains("bad\u{fffd}.txt"), "{start}");
+    let launched = ["launch", "-n", "2", "--", "train", "--resume"];
+    run(&[&launched[..], &small[..2], &["--set", "train.steps=5"]].concat(), &all);
+    // Made-up data, and a checkpoint that is looked at.
+    let tiny = [
+        "train",
+        "--preset",
+        "tiny",
+        "--set",
+        "synthetic.train_rows=256",
+        "--set",
+        "synthetic.valid_rows=64",
+    ];
+    run(&[&tiny[..], &small[..]].concat(), &[("--checkpoint-dir", &odd(b"tiny\xff"))]);
+    for command in [&["checkpoint", "inspect", "--json"][..], &["checkpoint", "verify", "--json"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_headlong")).args(command).arg(&checkpoints).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {}", stderr(&output));
+    }
+    let eval = Command::new(env!("CARGO_BIN_EXE_headlong"))
+        .args(["eval", "--json", "--checkpoint"])
+        .arg(&checkpoints)
+        .arg("--data")
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert_eq!(eval.status.code(), Some(0), "{}", stderr(&eval));
+    let output = Command::new(env!("CARGO_BIN_EXE_headlong"))
+        .args(["config", "show", "--data"])
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("UTF-8"), "{}", stderr(&output));
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub use cuda::DeviceSlots;
 pub(crate) use cuda::EXCHANGE;
 pub use node::{NodeProxy, RankExchange};
 pub(crate) use partition::mix;
-pub use partition::{MAX_OWNERS, Owner, Partition, Place, TablePlacement};
+pub use partition::{MAX_OWNERS, MAX_TABLE_ROWS, Owner, Partition, Place, TablePlacement};
 pub use route::{HybridRoute, IdExchange};
 pub use set::{DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridSet};
 pub use snapshot::copy_weights;

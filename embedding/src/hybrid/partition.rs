@@ -55,6 +55,9 @@ pub enum Place {
 /// Most owners that a partition divides rows among: each has a sum block of its own at least.
 pub const MAX_OWNERS: usize = MAX_SUM_BLOCKS;
 
+/// Most rows of a table asked with row indices: so many a partition can number.
+pub const MAX_TABLE_ROWS: u64 = 1 << 44;
+
 /// The place of every row of every table: a pure function that all ranks share.
 ///
 /// * [`TablePlacement::RowWise`]: frequent rows lie in the replica in rising order of rows. Row `r` of table `t` that is in
@@ -356,8 +359,8 @@ fn check_kind(
     num_owners: usize,
     placement: &TablePlacement,
 ) -> std::result::Result<(), String> {
-    if spec.keys == Keys::RowIndices && spec.rows > Code::MAX_LOCAL_ROW {
-        return Err(format!("{} rows, a partition numbers at most {}", spec.rows, Code::MAX_LOCAL_ROW));
+    if spec.keys == Keys::RowIndices && spec.rows > MAX_TABLE_ROWS {
+        return Err(format!("{} rows, a partition numbers at most {MAX_TABLE_ROWS}", spec.rows));
     }
     match placement {
         TablePlacement::DataParallel if spec.keys == Keys::RawIds => {
@@ -423,11 +426,11 @@ pub(crate) fn mix(id: u64) -> u64 {
 pub(crate) struct Code(u64);
 
 impl Code {
-    const LOCAL_BITS: u32 = 44;
+    const LOCAL_BITS: u32 = MAX_TABLE_ROWS.ilog2();
     const FREQUENT: u64 = 1 << 63;
     const BY_FORMULA: u64 = 1 << 62;
     /// Local rows lie below.
-    const MAX_LOCAL_ROW: u64 = 1 << Self::LOCAL_BITS;
+    const MAX_LOCAL_ROW: u64 = MAX_TABLE_ROWS;
 
     #[inline(always)]
     pub(crate) const fn frequent(slot: u64) -> Self {

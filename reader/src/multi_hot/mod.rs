@@ -45,6 +45,9 @@ pub use crate::formats::records::DCNV2_HOTNESS as MLPERF_SIZES;
 /// Shape of the Pareto distribution.
 const PARETO_SHAPE: f64 = 0.25;
 
+/// Most rows of a table that rows are drawn of: numpy's numbers have 32 bits.
+pub const MAX_ROWS: u64 = 1 << 31;
+
 /// How the rows beside the first are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -100,7 +103,7 @@ impl MultiHot {
             let expected = format!("expected {} sizes of at least 1, one for each column", rows.len());
             return Err(invalid(format!("multi-hot: {expected}; found {:?}", spec.sizes)));
         }
-        if let Some(table) = rows.iter().position(|&rows| rows == 0 || rows > 1 << 31) {
+        if let Some(table) = rows.iter().position(|&rows| rows == 0 || rows > MAX_ROWS) {
             let found = rows[table];
             return Err(invalid(format!(
                 "multi-hot: C{}: expected 1 to 2^31 rows, found {found}",

@@ -2,6 +2,7 @@
 //! [`train_arguments`]; [`main_with`] calls the commands.
 
 mod dispatch;
+mod settings;
 pub mod train_arguments;
 
 pub use dispatch::main_with;

@@ -3,10 +3,13 @@
 use crate::Registry;
 use crate::config::{
     CacheData, Config, DeviceChoice, EvalEvery, Hybrid, OnBadRow, Precision, ScheduleChoice, TransportChoice,
+    keys,
 };
 use crate::error::{Error, Result};
 use crate::preset;
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The flags of `headlong train`. A flag overrides `--set`'s layers below it; both for the same key is an error.
@@ -119,7 +122,7 @@ pub struct TrainArguments {
     pub insecure: bool,
 
     /// Write one JSON object a line; `-`: to standard output, which then holds nothing else
-    #[arg(long, value_name = "FILE|-", help_heading = "Output")]
+    #[arg(long, value_name = "FILE|-", value_parser = OsStringValueParser::new().map(LogTarget::from), help_heading = "Output")]
     pub log_json: Option<LogTarget>,
     /// Write a log of MLPerf's form (:::MLLOG lines)
     #[arg(long, value_name = "FILE", help_heading = "Output")]
@@ -144,11 +147,9 @@ pub enum LogTarget {
     File(PathBuf),
 }
 
-impl std::str::FromStr for LogTarget {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Ok(if text == "-" { Self::Stdout } else { Self::File(text.into()) })
+impl From<OsString> for LogTarget {
+    fn from(text: OsString) -> Self {
+        if text == "-" { Self::Stdout } else { Self::File(text.into()) }
     }
 }
 
@@ -194,11 +195,14 @@ impl TrainArguments {
     /// Everything that is wrong with the usage or the configuration (exit code 2), named by flag or key.
     pub fn resolve(&self, registry: &Registry) -> Result<(Config, TrainOptions)> {
         let (mut config, origin) = self.base()?;
-        self.refuse_set_and_flag()?;
+        let set = keys_of(&self.set);
+        self.settings().iter().try_for_each(|setting| setting.refuse_both(&set))?;
         config.set_all(&self.set)?;
-        self.apply_files(&mut config);
-        self.apply_training(&mut config)?;
-        self.apply_run(&mut config);
+        if !self.data.is_empty() || set.contains(&"data.train") {
+            // Real data takes the place of the made-up; the rest of the preset stays.
+            config.synthetic.enabled = false;
+        }
+        self.settings().into_iter().try_for_each(|setting| setting.apply(&mut config))?;
         config.optimizer.resolve()?;
         self.refuse_contradictions(&config)?;
         config.validate_with(registry)?;
@@ -211,7 +215,7 @@ impl TrainArguments {
             trace: self.trace.clone(),
             dry_run: self.dry_run,
             origin,
-            command: std::env::args().collect::<Vec<_>>().join(" "),
+            command: command_line(std::env::args_os()),
             registry: registry.clone(),
         };
         Ok((config, options))
@@ -223,107 +227,11 @@ impl TrainArguments {
             (Some(file), _) => Ok((Config::from_file(file)?, file.display().to_string())),
             (None, Some(name)) => Ok((preset::preset(name)?, format!("preset {name}"))),
             (None, None) => {
-                let named = !self.data.is_empty() || self.sets("data.train");
+                let named = !self.data.is_empty() || keys_of(&self.set).contains(&"data.train");
                 let name = if named { preset::DEFAULT_FOR_DATA } else { preset::DEFAULT };
                 Ok((preset::preset(name)?, format!("preset {name} (the default)")))
             }
         }
-    }
-
-    fn sets(&self, key: &str) -> bool {
-        self.set.iter().any(|argument| argument.split_once('=').is_some_and(|(name, _)| name.trim() == key))
-    }
-
-    /// `(flag, whether it is given, the key it sets)`.
-    fn flags(&self) -> [(&'static str, bool, &'static str); 28] {
-        [
-            ("--data", !self.data.is_empty(), "data.train"),
-            ("--valid", !self.valid.is_empty(), "data.valid"),
-            ("--output-dir", self.output_dir.is_some(), "run.output_dir"),
-            ("--on-bad-row", self.on_bad_row.is_some(), "data.on_bad_row"),
-            ("--cache-data", self.cache_data.is_some(), "data.cache"),
-            ("--batch-size", self.batch_size.is_some(), "train.batch_size"),
-            ("--accumulate", self.accumulate.is_some(), "train.accumulate"),
-            ("--epochs", self.epochs.is_some(), "train.epochs"),
-            ("--epochs", self.epochs.is_some(), "train.steps"),
-            ("--steps", self.steps.is_some(), "train.steps"),
-            ("--learning-rate", self.learning_rate.is_some(), "train.learning_rate"),
-            ("--optimizer", self.optimizer.is_some(), "optimizer.sparse.name"),
-            ("--optimizer", self.optimizer.is_some(), "optimizer.dense.name"),
-            ("--precision", self.precision.is_some(), "train.precision"),
-            ("--seed", self.seed.is_some(), "train.seed"),
-            ("--target-auc", self.target_auc.is_some(), "eval.target_auc"),
-            ("--eval-every", self.eval_every.is_some(), "eval.every"),
-            ("--eval-batch-size", self.eval_batch_size.is_some(), "eval.batch_size"),
-            ("--eval-ranks", self.eval_ranks.is_some(), "run.eval_ranks"),
-            ("--checkpoint-dir", self.checkpoint_dir.is_some(), "checkpoint.dir"),
-            ("--save-every", self.save_every.is_some(), "checkpoint.save_every"),
-            ("--keep", self.keep.is_some(), "checkpoint.keep"),
-            ("--device", self.device.is_some(), "run.device"),
-            ("--kernels", self.kernels.is_some(), "run.kernels"),
-            ("--threads", self.threads.is_some(), "run.threads"),
-            ("--ranks", self.ranks.is_some(), "run.ranks"),
-            ("--hybrid", self.hybrid.is_some(), "run.hybrid"),
-            ("--insecure", self.insecure, "comm.insecure"),
-        ]
-    }
-
-    fn refuse_set_and_flag(&self) -> Result<()> {
-        for (flag, given, key) in self.flags() {
-            if given && self.sets(key) {
-                return Err(Error::contradiction(flag, format!("--set {key}"), "both set it; leave one out"));
-            }
-        }
-        Ok(())
-    }
-
-    fn apply_files(&self, config: &mut Config) {
-        if !self.data.is_empty() || self.sets("data.train") {
-            // Real data takes the place of the made-up; the rest of the preset stays.
-            config.synthetic.enabled = false;
-        }
-        if !self.data.is_empty() {
-            config.data.train = self.data.clone();
-        }
-        if !self.valid.is_empty() {
-            config.data.valid = self.valid.clone();
-        }
-        set(&mut config.run.output_dir, &self.output_dir);
-        set(&mut config.data.on_bad_row, &self.on_bad_row);
-        set(&mut config.data.cache, &self.cache_data);
-    }
-
-    fn apply_training(&self, config: &mut Config) -> Result<()> {
-        let train = &mut config.train;
-        set(&mut train.batch_size, &self.batch_size);
-        set(&mut train.accumulate, &self.accumulate);
-        set(&mut train.learning_rate, &self.learning_rate);
-        set(&mut train.precision, &self.precision);
-        set(&mut train.seed, &self.seed);
-        if let Some(epochs) = self.epochs {
-            (train.epochs, train.steps) = (epochs, None);
-        }
-        set_optional(&mut train.steps, &self.steps);
-        self.optimizer.as_ref().map_or(Ok(()), |name| config.optimizer.set_both(name))
-    }
-
-    fn apply_run(&self, config: &mut Config) {
-        set_optional(&mut config.eval.target_auc, &self.target_auc);
-        set(&mut config.eval.every, &self.eval_every);
-        set(&mut config.eval.batch_size, &self.eval_batch_size);
-        set_optional(&mut config.checkpoint.dir, &self.checkpoint_dir);
-        set(&mut config.checkpoint.save_every, &self.save_every);
-        set(&mut config.checkpoint.keep, &self.keep);
-        let run = &mut config.run;
-        set(&mut run.device, &self.device);
-        set_optional(&mut run.kernels, &self.kernels);
-        set_optional(&mut run.threads, &self.threads);
-        set(&mut run.ranks, &self.ranks);
-        set_optional(&mut run.eval_ranks, &self.eval_ranks);
-        set(&mut run.hybrid, &self.hybrid);
-        set(&mut run.schedule, &self.schedule);
-        set(&mut run.transport, &self.transport);
-        config.comm.insecure |= self.insecure;
     }
 
     /// Pairs that only the effective configuration shows to exclude each other.
@@ -335,33 +243,27 @@ impl TrainArguments {
                 ("--keep", self.keep.is_some()),
             ] {
                 if given {
-                    return Err(Error::contradiction(
-                        flag,
-                        "no --checkpoint-dir",
-                        "there is no folder of checkpoints; name one with --checkpoint-dir DIR",
-                    ));
+                    let message =
+                        format!("{flag} needs a folder of checkpoints: name it with --checkpoint-dir DIR");
+                    return Err(Error::Usage(message));
                 }
             }
         }
         if !self.valid.is_empty() && config.data.train.is_empty() {
-            return Err(Error::contradiction(
-                "--valid",
-                "no --data",
-                "a validation file needs training files; name them with --data FILE",
-            ));
+            let message = "--valid needs training files, too: name them with --data FILE";
+            return Err(Error::Usage(message.to_owned()));
         }
         Ok(())
     }
 }
 
-fn set<T: Clone>(target: &mut T, flag: &Option<T>) {
-    if let Some(value) = flag {
-        *target = value.clone();
-    }
+/// The keys that arguments of `--set` name; what names none is refused later.
+fn keys_of(set: &[String]) -> Vec<&'static str> {
+    let written = set.iter().filter_map(|argument| argument.split_once('='));
+    written.filter_map(|(key, _)| keys::resolve(key.trim(), "--set").ok()).collect()
 }
 
-fn set_optional<T: Clone>(target: &mut Option<T>, flag: &Option<T>) {
-    if flag.is_some() {
-        target.clone_from(flag);
-    }
+/// What was typed, as the log shows it: names of files need not be UTF-8.
+fn command_line(words: impl Iterator<Item = OsString>) -> String {
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }

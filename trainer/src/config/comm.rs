@@ -30,7 +30,7 @@ pub struct CommConfig {
     pub insecure: bool,
     /// Which way is the fastest for how many bytes, as measured (`headlong bench tune`); changes no result. Unset: documented
     /// defaults of the transport.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
     pub tuning: Option<PathBuf>,
     /// What NCCL may use.
     pub nccl: NcclConfig,
@@ -108,7 +108,7 @@ pub struct HybridConfig {
     /// Batches that are read before the first step to learn how frequent each row is.
     pub statistics_batches: u64,
     /// Measured latencies of exchanges (`headlong bench tune`). Unset: documented defaults of the transport.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
     pub latency_table: Option<PathBuf>,
     /// Bytes of one rank that replicated rows may take, their optimiser state and gradients included; 0: a quarter of memory.
     pub max_replicated_bytes: u64,

@@ -2,7 +2,9 @@
 
 use super::Config;
 use crate::error::{Error, Result};
+use headlong_reader::IdPolicy;
 use headlong_reader::formats::Format;
+use headlong_reader::hashing::HashFunction;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -11,8 +13,10 @@ use std::path::PathBuf;
 #[serde(default)]
 pub struct DataConfig {
     /// Training files, read in this order. Empty: the synthetic data set, where `synthetic.enabled`.
+    #[serde(serialize_with = "super::paths::list")]
     pub train: Vec<PathBuf>,
     /// Validation files, read in this order.
+    #[serde(serialize_with = "super::paths::list")]
     pub valid: Vec<PathBuf>,
     /// Format of all of them.
     pub format: FormatChoice,
@@ -40,7 +44,7 @@ pub struct DataConfig {
     /// `admitted` and `dictionary`: an id gets its own row when it is seen this often.
     pub min_count: u32,
     /// `dictionary`: the folder of `headlong data make`. Unset: `train` builds one in `run.output_dir`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
     pub dictionary: Option<PathBuf>,
     /// What is done to an integer before it enters the model; it is kept in the checkpoint.
     pub dense_transform: DenseTransform,
@@ -222,6 +226,26 @@ impl Config {
         }
     }
 
+    /// How ids become row indices, by the reader's name.
+    pub fn id_policy(&self) -> IdPolicy {
+        match self.data.ids {
+            Ids::Hash => IdPolicy::Hash { function: HashFunction::default() },
+            Ids::Admitted => IdPolicy::Admitted { min_count: self.data.min_count },
+            Ids::Dictionary => IdPolicy::Dictionary,
+            Ids::Modulo => IdPolicy::Modulo,
+            Ids::Rows => IdPolicy::Rows,
+        }
+    }
+
+    /// What messages call a categorical column: its table, and its name where files have one.
+    pub fn column_name(&self, column: usize) -> String {
+        let table = format!("C{}", column + 1);
+        match self.data.columns.categorical.get(column) {
+            Some(name) => format!("{table} (`{name}`)"),
+            None => table,
+        }
+    }
+
     /// Most ids of a bag of `column`, on average over a batch.
     pub fn max_ids_per_sample(&self, column: usize) -> usize {
         let read = match self.data.hotness.get(column) {
@@ -237,9 +261,6 @@ impl Config {
             let (expected, found) = (data.num_sparse, data.hotness.len());
             let message = format!("expected {expected} numbers (data.num_sparse), found {found}");
             return Err(Error::config("data.hotness", message));
-        }
-        if data.order_window == 0 {
-            return Err(Error::config("data.order_window", "expected at least 1, found 0"));
         }
         data.columns.validate()
     }

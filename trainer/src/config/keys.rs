@@ -1,6 +1,8 @@
 //! Every known key with its meaning: the list that unknown keys are checked against and that
 //! `headlong config show` takes its comments from.
 
+use crate::error::{Error, Result};
+
 /// One key: its dotted path and what it means.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
@@ -150,16 +152,42 @@ pub fn is_known(path: &str) -> bool {
     KEYS.iter().any(|key| key.path == path || is_section_of(path, key.path))
 }
 
-/// The full path of a key: itself, or the only known key with this last word (`sum_blocks` for `train.sum_blocks`).
-pub fn full_path(path: &str) -> &str {
-    if is_section(path) {
-        return path;
+/// The key that `written` means: its full path, or the last word of one key (`sum_blocks` for `train.sum_blocks`).
+///
+/// # Errors
+/// [`Error::UnknownKey`] with the nearest key, [`Error::AmbiguousKey`] where the word could mean several.
+pub fn resolve(written: &str, place: &str) -> Result<&'static str> {
+    if let Some(key) = KEYS.iter().find(|key| key.path == written) {
+        return Ok(key.path);
     }
-    let mut same_word = KEYS.iter().filter(|key| key.path.rsplit('.').next() == Some(path));
-    match (same_word.next(), same_word.next()) {
-        (Some(only), None) => only.path,
-        _ => path,
+    // `rows` may be meant for `max_rows`, too: a setting goes where nobody can have meant another.
+    let (same, longer): (Vec<_>, Vec<_>) = KEYS
+        .iter()
+        .map(|key| key.path)
+        .filter(|path| {
+            last_word(path).rsplit_once(written).is_some_and(|(before, after)| {
+                after.is_empty() && (before.is_empty() || before.ends_with('_'))
+            })
+        })
+        .partition(|path| last_word(path) == written);
+    match (&same[..], is_section(written)) {
+        ([], _) | (_, true) => Err(unknown(place.to_owned(), written)),
+        ([only], false) if longer.is_empty() => Ok(only),
+        _ => Err(Error::AmbiguousKey {
+            place: place.to_owned(),
+            key: written.to_owned(),
+            candidates: same.iter().chain(&longer).map(|path| format!("`{path}`")).collect(),
+        }),
     }
+}
+
+/// That `key` is none, with the nearest.
+pub(super) fn unknown(place: String, key: &str) -> Error {
+    Error::UnknownKey { place, key: key.to_owned(), nearest: nearest_key(key).map(str::to_owned) }
+}
+
+fn last_word(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
 }
 
 /// Whether `path` names a section that holds keys, such as `optimizer.sparse`.
@@ -171,33 +199,58 @@ fn is_section_of(section: &str, path: &str) -> bool {
     path.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The known key nearest to `path`: the same last word in another section first, then the smallest edit distance.
-pub fn nearest_key(path: &str) -> Option<&'static str> {
-    let last = path.rsplit('.').next().unwrap_or(path);
-    let moved = KEYS.iter().find(|key| key.path.rsplit('.').next() == Some(last));
-    moved.map(|key| key.path).or_else(|| {
-        // A typing error in the section or in the key, or a key without its section.
-        let sections = KEYS.iter().flat_map(|key| {
-            let section = key.path.split('.').next();
-            [Some(key.path), section.filter(|_| !path.contains('.'))]
-        });
-        nearest(path, sections.flatten()).or_else(|| {
-            let word = nearest(last, KEYS.iter().filter_map(|key| key.path.rsplit('.').next()))?;
-            KEYS.iter().find(|key| key.path.rsplit('.').next() == Some(word)).map(|key| key.path)
-        })
-    })
+/// The known key that was most likely meant by `path`, if any is near enough.
+fn nearest_key(path: &str) -> Option<&'static str> {
+    let (section, word) = path.rsplit_once('.').unwrap_or(("", path));
+    let score = |candidate: &str| {
+        let (its_section, its_word) = candidate.rsplit_once('.').unwrap_or(("", candidate));
+        let whole = similarity(path, candidate);
+        if section.is_empty() {
+            return whole.max(likeness(word, its_word));
+        }
+        // The same word in another section counts as much as a word that is a little like it in the same one.
+        let of_section = Some(similarity(section, its_section)).filter(|likeness| *likeness >= 0.5);
+        0.3 * of_section.unwrap_or(0.0) + 0.7 * likeness(word, its_word)
+    };
+    // A typing error in the section or in the key, or a key without its section.
+    let sections = KEYS.iter().filter_map(|key| key.path.split('.').next());
+    let candidates = sections.filter(|_| section.is_empty()).chain(KEYS.iter().map(|key| key.path));
+    let least = if section.is_empty() { 0.6 } else { 0.7 };
+    best(candidates.map(|candidate| (score(candidate), candidate)), least)
+}
+
+/// How likely `word` was written for the last word `known` of a key: misspelt, its beginning, its initials, or some of its parts.
+fn likeness(word: &str, known: &str) -> f64 {
+    let parts: Vec<&str> = known.split('_').collect();
+    let initials: String = parts.iter().filter_map(|part| part.chars().next()).collect();
+    let is_short = known.starts_with(word) && word.len() >= 3 || initials == word && word.len() >= 2;
+    if is_short && word != known {
+        return 0.9;
+    }
+    let is_part = word.len() >= 3 && word.split('_').all(|part| parts.contains(&part));
+    similarity(word, known).max(if is_part { 0.85 } else { 0.0 })
+}
+
+fn similarity(one: &str, other: &str) -> f64 {
+    strsim::normalized_damerau_levenshtein(one, other)
 }
 
 /// The candidate nearest to `word`, if any is near enough to be meant.
 pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let scored =
-        candidates.map(|candidate| (strsim::normalized_damerau_levenshtein(word, candidate), candidate));
+    let score = |candidate: &str| {
+        let is_part = candidate.split(['-', '_']).any(|part| part == word);
+        similarity(word, candidate).max(if is_part { 0.8 } else { 0.0 })
+    };
+    best(candidates.map(|candidate| (score(candidate), candidate)), 0.6)
+}
+
+fn best<'a>(scored: impl Iterator<Item = (f64, &'a str)>, least: f64) -> Option<&'a str> {
     // Note: of equally near candidates the first wins, so the answer does not depend on the order of a map.
     let best = scored.fold(None, |best: Option<(f64, &str)>, next| match best {
         Some(best) if best.0 >= next.0 => Some(best),
         _ => Some(next),
     });
-    best.filter(|(score, _)| *score >= 0.6).map(|(_, candidate)| candidate)
+    best.filter(|(score, _)| *score >= least).map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]
@@ -213,16 +266,41 @@ mod tests {
             ("model.batch_size", Some("train.batch_size")),
             ("lerning_rate", Some("train.learning_rate")),
             ("chekpoint", Some("checkpoint")),
-            ("optimizer.sprase.eps", None),
+            ("train.lr", Some("train.learning_rate")),
+            ("lr", Some("train.learning_rate")),
+            ("train.bs", Some("train.batch_size")),
+            ("optimizer.sparse.eps", Some("optimizer.sparse.epsilon")),
+            ("optimizer.dense.eps", Some("optimizer.dense.epsilon")),
+            ("optimizer.sprase.eps", Some("optimizer.sparse.epsilon")),
+            ("hybrid.max_bytes", Some("hybrid.max_replicated_bytes")),
+            ("run.output", Some("run.output_dir")),
+            ("train.learning", Some("train.learning_rate")),
+            ("model.dropout", None),
             ("zebra", None),
         ] {
-            let found = nearest_key(written);
-            if meant.is_some() {
-                assert_eq!(found, meant, "{written}");
-            } else {
-                assert!(found.is_none_or(|key| key.contains("optimizer")), "{written} gave {found:?}");
-            }
+            assert_eq!(nearest_key(written), meant, "{written}");
         }
+        assert_eq!(
+            nearest("kaggle", ["tiny", "criteo-sample", "criteo-kaggle"].into_iter()),
+            Some("criteo-kaggle")
+        );
+    }
+
+    #[test]
+    fn the_last_word_of_one_key_is_enough() {
+        assert_eq!(resolve("sum_blocks", "--set").unwrap(), "train.sum_blocks");
+        assert_eq!(resolve("train.batch_size", "--set").unwrap(), "train.batch_size");
+        for (written, candidates) in [
+            ("batch_size", &["`train.batch_size`", "`eval.batch_size`"][..]),
+            ("dir", &["`checkpoint.dir`", "`run.output_dir`"]),
+            ("rows", &["`tables.rows`", "`tables.max_rows`"]),
+            ("seed", &["`synthetic.seed`", "`train.seed`"]),
+        ] {
+            let message = resolve(written, "--set").unwrap_err().to_string();
+            assert!(candidates.iter().all(|candidate| message.contains(candidate)), "{message}");
+        }
+        let message = resolve("lr", "--set").unwrap_err().to_string();
+        assert_eq!(message, "--set: unknown key `lr`: did you mean `train.learning_rate`?");
     }
 
     #[test]

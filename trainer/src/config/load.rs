@@ -1,5 +1,6 @@
 //! Layers of configuration into one: defaults, preset or file, `--set`, flags.
 
+use super::ranges::expected;
 use super::table_entries::ENTRY_KEYS;
 use super::{Config, keys};
 use crate::error::{Error, Result};
@@ -18,7 +19,7 @@ impl Config {
             check_keys(text, place)?;
             text
         })
-        .map_err(|error| toml_error(&error, text, place))?;
+        .map_err(|error| value_error(&error, text, place))?;
         config.optimizer.resolve()?;
         config.settle_columns();
         Ok(config)
@@ -38,23 +39,33 @@ impl Config {
     /// quotes lost to the shell are no error.
     ///
     /// # Errors
-    /// [`Error::UnknownKey`] with the nearest key, [`Error::Toml`] where the type is wrong.
+    /// [`Error::UnknownKey`] with the nearest key, [`Error::Toml`] where the type is wrong,
+    /// [`Error::Contradiction`] for two values of one key.
     pub fn set_all<S: AsRef<str>>(&mut self, arguments: &[S]) -> Result<()> {
+        let mut settings: Vec<(&'static str, Value, &str)> = Vec::new();
         for argument in arguments {
-            self.set(argument.as_ref())?;
+            let argument = argument.as_ref();
+            let Some((key, text)) = argument.split_once('=') else {
+                return Err(Error::Usage(format!("--set expects KEY=VALUE, found \"{argument}\"")));
+            };
+            let key = keys::resolve(key.trim(), "--set")?;
+            let (text, value) = (text.trim(), parse_value(text.trim()));
+            match settings.iter().find(|(other, ..)| *other == key) {
+                Some((_, other, written)) if *other != value => {
+                    let [first, second] = [written, text].map(|text| format!("--set {key}={text}"));
+                    return Err(Error::contradiction(first, second, "both set it; leave one out"));
+                }
+                // The same words twice: scripts put what they have together.
+                Some(_) => {}
+                None => settings.push((key, value, text)),
+            }
         }
+        settings.into_iter().try_for_each(|(key, value, _)| self.set(key, value))?;
         self.settle_columns();
         self.optimizer.resolve()
     }
 
-    fn set(&mut self, argument: &str) -> Result<()> {
-        let Some((key, text)) = argument.split_once('=') else {
-            return Err(Error::Usage(format!("--set expects KEY=VALUE, found \"{argument}\"")));
-        };
-        let (key, text) = (keys::full_path(key.trim()), text.trim());
-        if !keys::is_known(key) || keys::is_section(key) {
-            return Err(unknown("--set".to_owned(), key));
-        }
+    fn set(&mut self, key: &str, value: Value) -> Result<()> {
         match key {
             // The settings of the former optimiser go with its name.
             "optimizer.sparse.name" => self.optimizer.sparse = super::SparseOptimizer::default(),
@@ -62,10 +73,13 @@ impl Config {
             _ => {}
         }
         let mut table = self.to_table();
-        insert(&mut table, key, parse_value(text));
+        insert(&mut table, key, value.clone());
         *self = Self::deserialize(Value::Table(table)).map_err(|error| Error::Toml {
             place: format!("--set {key}"),
-            message: error.message().to_owned(),
+            message: match expected(key) {
+                Some(expected) => format!("expected {expected}; found {}", shown(&value)),
+                None => error.message().to_owned(),
+            },
         })?;
         Ok(())
     }
@@ -82,6 +96,14 @@ fn parse_value(text: &str) -> Value {
     // Note: one key alone, lest a line break smuggle in a second one.
     let single = parsed.ok().filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
     single.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// A value as it was written: numbers that TOML has no room for came as words.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) if text.parse::<i128>().is_ok() => text.clone(),
+        value => value.to_string(),
+    }
 }
 
 /// Puts `value` at the dotted `path`, making tables on the way.
@@ -118,7 +140,7 @@ fn check_table(prefix: &str, table: &DeTable<'_>, text: &str, place: &str) -> Re
             continue;
         }
         if !keys::is_known(&path) {
-            return Err(unknown(here(), &path));
+            return Err(keys::unknown(here(), &path));
         }
         match (keys::is_section(&path), value.get_ref()) {
             (true, DeValue::Table(inner)) => check_table(&path, inner, text, place)?,
@@ -165,16 +187,39 @@ fn check_entries(entries: &DeValue<'_>, text: &str, place: &str) -> Result<()> {
     Ok(())
 }
 
-fn unknown(place: String, key: &str) -> Error {
-    Error::UnknownKey { place, key: key.to_owned(), nearest: keys::nearest_key(key).map(str::to_owned) }
+/// A value of a known key that has another type, or is too large: says what the key takes, where that is a number.
+fn value_error(error: &toml::de::Error, text: &str, place: &str) -> Error {
+    let key = error.span().and_then(|span| key_at("", DeTable::parse(text).ok()?.get_ref(), span.start));
+    match key.and_then(|key| expected(&key)) {
+        Some(expected) => located(error, &format!("expected {expected}; found"), text, place),
+        None => toml_error(error, text, place),
+    }
+}
+
+/// The key whose value lies at a byte of the text.
+fn key_at(prefix: &str, table: &DeTable<'_>, position: usize) -> Option<String> {
+    let (key, value) = table.iter().find(|(_, value)| match value.get_ref() {
+        DeValue::Table(inner) => key_at("", inner, position).is_some(),
+        _ => value.span().contains(&position),
+    })?;
+    let path =
+        if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
+    match value.get_ref() {
+        DeValue::Table(inner) => key_at(&path, inner, position),
+        _ => Some(path),
+    }
 }
 
 fn toml_error(error: &toml::de::Error, text: &str, place: &str) -> Error {
+    located(error, &format!("{} in", error.message().trim()), text, place)
+}
+
+fn located(error: &toml::de::Error, message: &str, text: &str, place: &str) -> Error {
     let line = error.span().map(|span| line_of(text, span.start));
     let place = line.map_or_else(|| place.to_owned(), |line| format!("{place}:{line}"));
     // The library's message names neither the key nor the found value; the line shows both.
     let shown = line.and_then(|line| text.lines().nth(line - 1)).unwrap_or_default().trim();
-    Error::Toml { place, message: format!("{} in `{shown}`", error.message().trim()) }
+    Error::Toml { place, message: format!("{message} `{shown}`") }
 }
 
 /// Line of a byte position, counted from 1.
@@ -250,8 +295,36 @@ mod tests {
     }
 
     #[test]
+    fn numbers_out_of_range_say_what_the_key_takes() {
+        let set = |argument: &str| Config::default().set_all(&[argument]).unwrap_err().to_string();
+        assert_eq!(
+            set("train.steps=18446744073709551615"),
+            "--set train.steps: expected a whole number, at least 1; found 18446744073709551615"
+        );
+        assert!(set("train.batch_size=-3").ends_with("1 to 1073741824; found -3"));
+        assert!(set("train.batch_size=many").ends_with("found \"many\""));
+        assert!(set("model.top=[-1]").contains("each 1 to"));
+        assert_eq!(
+            message("[train]\nseed = 1\nsteps = 18446744073709551616\n"),
+            "a.toml:3: expected a whole number, at least 1; found `steps = 18446744073709551616`"
+        );
+        assert!(message("[eval]\nevery = \"often\"\n").contains("fraction of an epoch"));
+        assert!(message("[multi_hot]\nseed = 5000000000\n").contains("0 to 4294967295"));
+        assert!(message("[run]\nhybrid = 3\n").starts_with("a.toml:2: "));
+    }
+
+    #[test]
+    fn two_values_of_one_key_are_refused() {
+        let set = |arguments: &[&str]| Config::default().set_all(arguments);
+        let message = set(&["train.sum_blocks=2", "sum_blocks=4"]).unwrap_err().to_string();
+        let both = ["--set train.sum_blocks=2", "--set train.sum_blocks=4"];
+        assert!(both.iter().all(|one| message.contains(one)), "{message}");
+        set(&["train.seed=4", "train.seed=4"]).unwrap();
+    }
+
+    #[test]
     fn every_field_is_a_key_and_every_key_a_field() {
-        let full = Config::default().all_set();
+        let full = Config::default().with_every_key_set();
         let mut fields = Vec::new();
         collect("", &full.to_table(), &mut fields);
         let mut known: Vec<String> = keys::KEYS.iter().map(|key| key.path.to_owned()).collect();
@@ -277,7 +350,7 @@ mod tests {
 
     impl Config {
         /// Every optional key set to something.
-        fn all_set(mut self) -> Self {
+        pub(in crate::config) fn with_every_key_set(mut self) -> Self {
             self.tables.max_rows = Some(1);
             self.data.dictionary = Some("d".into());
             self.data.hotness = vec![1];

@@ -21,6 +21,8 @@ mod mlperf;
 mod model;
 mod multi_hot;
 mod optimizers;
+pub(crate) mod paths;
+pub mod ranges;
 pub mod render;
 mod table_entries;
 pub mod validate;
@@ -278,7 +280,7 @@ pub enum Precision {
 #[serde(default)]
 pub struct CheckpointConfig {
     /// Folder of the checkpoints. Unset: none are written.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
     pub dir: Option<PathBuf>,
     /// Steps between two checkpoints; 0: at the end alone. One is always written at the end.
     pub save_every: u64,
@@ -301,11 +303,11 @@ pub struct RunConfig {
     /// Where the arithmetic happens.
     pub device: DeviceChoice,
     /// Folder of compiled CUDA kernels. Unset: kernels are compiled when they are first used, and kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
     pub kernels: Option<PathBuf>,
     /// File of algorithms for matrix products on a CUDA device: those that are not in it are searched when a product is first needed,
     /// and kept. Unset: the library's first proposal.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
     pub algorithms: Option<PathBuf>,
     /// Threads of this process, over all its ranks. Unset: one per core. It never changes a result.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -324,6 +326,7 @@ pub struct RunConfig {
     /// How bytes travel between ranks.
     pub transport: TransportChoice,
     /// Folder for everything that is written and has no folder of its own.
+    #[serde(serialize_with = "paths::one")]
     pub output_dir: PathBuf,
 }
 

@@ -3,7 +3,7 @@
 use super::Config;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use headlong_reader::multi_hot::{Distribution, MLPERF_SIZES, MultiHot, MultiHotSpec};
+use headlong_reader::multi_hot::{Distribution, MAX_ROWS, MLPERF_SIZES, MultiHot, MultiHotSpec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -95,7 +95,16 @@ impl Config {
             let message = format!("expected {expected} counts of at least 1, found {counts:?}");
             return Err(Error::config("multi_hot.sizes", message));
         }
-        match self.raw_columns().first().filter(|_| !counts.is_empty()) {
+        if counts.is_empty() {
+            return Ok(());
+        }
+        let rows = self.given_rows()?.map_or(Ok(Vec::new()), |_| self.table_rows(None))?;
+        if let Some(column) = rows.iter().position(|&rows| rows > MAX_ROWS) {
+            let (table, rows) = (self.column_name(column), rows[column]);
+            let message = format!("table {table}: ids are drawn for {MAX_ROWS} rows at most, found {rows}");
+            return Err(Error::config("tables.rows", message));
+        }
+        match self.raw_columns().first() {
             Some(column) => Err(Error::contradiction(
                 "multi_hot.sizes",
                 format!("[[table]] C{}", column + 1),

@@ -106,7 +106,10 @@ impl TableEntry {
 impl Config {
     /// The column of the table `name`.
     fn column_of(&self, name: &str) -> Option<usize> {
-        (0..self.data.num_sparse).find(|column| format!("C{}", column + 1) == name)
+        let number: usize = name.strip_prefix('C')?.parse().ok()?;
+        let column = number.checked_sub(1).filter(|&column| column < self.data.num_sparse)?;
+        // `C03` and `C+3` are no names.
+        (name == format!("C{number}")).then_some(column)
     }
 
     /// What is said of the table of `column` alone.
@@ -179,9 +182,10 @@ impl Config {
 
     /// Refuses entries of tables that there are not, and two of one table.
     pub(super) fn check_entry_names(&self) -> Result<()> {
-        let names: Vec<String> = (1..=self.data.num_sparse).map(|number| format!("C{number}")).collect();
         for (index, entry) in self.table.iter().enumerate() {
-            if !names.contains(&entry.name) {
+            if self.column_of(&entry.name).is_none() {
+                let names: Vec<String> =
+                    (1..=self.data.num_sparse).map(|number| format!("C{number}")).collect();
                 let nearest = keys::nearest(&entry.name, names.iter().map(String::as_str));
                 let meant = nearest.map_or(String::new(), |name| format!(": did you mean `{name}`?"));
                 let message = format!("no table `{}`, there are C1 to C{}{meant}", entry.name, names.len());
@@ -229,10 +233,6 @@ impl Config {
         self.check_entry_names()?;
         self.validate_dtypes()?;
         for entry in &self.table {
-            if entry.rows == Some(0) {
-                let message = format!("table {}: expected at least 1, found 0", entry.name);
-                return Err(Error::config("table.rows", message));
-            }
             let Some(column) = self.column_of(&entry.name) else { continue };
             let spec = self.table_spec(column, entry.rows.unwrap_or(1));
             let contradiction = match entry.placement {

@@ -1,12 +1,18 @@
 //! Refuses values that cannot work, before anything is read or allocated.
 
+use super::ranges::BLOCKS_OF_RANK;
 use super::{
     CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice, Interaction, Precision,
     ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice, seconds,
 };
+use crate::build::MAX_LOSS_SUMS;
 use crate::error::{Error, Result};
 use crate::preset;
 use headlong_reader::convert::is_folder_or_stem;
+use std::path::Path;
+
+/// Layers of the bottom network, and of the top.
+const MOST_LAYERS: usize = 1000;
 
 impl Config {
     /// Checks every value and every combination; opens no file.
@@ -14,6 +20,7 @@ impl Config {
     /// # Errors
     /// [`Error::Config`], [`Error::Contradiction`] or [`Error::Unsupported`], each naming the key.
     pub fn validate(&self) -> Result<()> {
+        self.validate_numbers()?;
         self.validate_data()?;
         self.validate_model()?;
         self.validate_tables()?;
@@ -21,6 +28,7 @@ impl Config {
         self.validate_train()?;
         self.validate_rest()?;
         self.validate_ranks()?;
+        self.validate_step()?;
         self.mlperf.validate()?;
         self.validate_multi_hot()?;
         refuse_unsupported(self)
@@ -28,21 +36,25 @@ impl Config {
 
     fn validate_model(&self) -> Result<()> {
         let model = &self.model;
-        at_least_one("model.dim", model.dim)?;
-        check_widths("model.bottom", &model.bottom)?;
-        check_widths("model.top", &model.top)?;
-        let last = model.bottom[model.bottom.len() - 1];
-        if model.interaction == Interaction::Dot && last != model.dim {
+        for (key, widths) in [("model.bottom", &model.bottom), ("model.top", &model.top)] {
+            if !(1..=MOST_LAYERS).contains(&widths.len()) {
+                let found = widths.len();
+                return Err(Error::config(key, format!("expected 1 to {MOST_LAYERS} widths, found {found}")));
+            }
+        }
+        let (last, before) = model.bottom.split_last().expect("there is one width at least");
+        let dim = model.dim;
+        if model.interaction == Interaction::Dot && *last != dim {
+            let fitting: Vec<_> = before.iter().chain([&dim]).map(usize::to_string).collect();
             return Err(Error::config(
                 "model.bottom",
                 format!(
-                    "the last width must equal model.dim = {} for the dot interaction, found {last}",
-                    model.dim
+                    "the last width must equal model.dim = {dim} for the dot interaction, found {last}: set \
+                     model.bottom=[{}], too, or model.dim={last}",
+                    fitting.join(",")
                 ),
             ));
         }
-        at_least_one("model.cross_layers", model.cross_layers)?;
-        at_least_one("model.cross_rank", model.cross_rank)?;
         match model.top.last() {
             Some(1) => Ok(()),
             last => Err(Error::config("model.top", format!("the last width must be 1, found {last:?}"))),
@@ -50,8 +62,6 @@ impl Config {
     }
 
     fn validate_tables(&self) -> Result<()> {
-        let num_sparse = self.data.num_sparse;
-        at_least_one("data.num_sparse", num_sparse)?;
         let from_dictionary =
             matches!(&self.tables.rows, TableRows::Named(name) if name == ROWS_FROM_DICTIONARY);
         if from_dictionary && self.data.ids != Ids::Dictionary {
@@ -61,24 +71,23 @@ impl Config {
                 "only ids = \"dictionary\" has a dictionary to take the numbers of rows from",
             ));
         }
-        match self.tables.max_rows {
-            Some(0) => return Err(Error::config("tables.max_rows", "expected at least 1, found 0")),
-            Some(1) if self.shares_a_row() => {
-                return Err(Error::config(
-                    "tables.max_rows",
-                    "expected at least 2: one row is shared by rare ids",
-                ));
-            }
-            _ => {}
+        if self.tables.max_rows == Some(1) && self.shares_a_row() {
+            let message = "expected at least 2: one row is shared by rare ids";
+            return Err(Error::config("tables.max_rows", message));
         }
-        let rows = self.given_rows()?;
-        for (column, rows) in rows.iter().flatten().enumerate() {
+        if self.given_rows()?.is_none() {
+            return Ok(());
+        }
+        let most = self.id_policy().most_rows();
+        for (column, rows) in self.table_rows(None)?.into_iter().enumerate() {
             let least = if !self.shares_a_row() || self.is_raw(column) { 1 } else { 2 };
-            if *rows < least {
-                return Err(Error::config(
-                    "tables.rows",
-                    format!("table C{} needs at least {least} rows, found {rows}", column + 1),
-                ));
+            if !(least..=most).contains(&rows) {
+                let (table, ids) = (self.column_name(column), quoted(&self.data.ids));
+                let message = match rows < least {
+                    true => format!("table {table} needs at least {least} rows, found {rows}"),
+                    false => format!("table {table}: ids = {ids} fills {most} rows at most, found {rows}"),
+                };
+                return Err(Error::config("tables.rows", message));
             }
         }
         Ok(())
@@ -131,13 +140,8 @@ impl Config {
 
     fn validate_train(&self) -> Result<()> {
         let train = &self.train;
-        at_least_one("train.batch_size", train.batch_size)?;
-        at_least_one("train.accumulate", train.accumulate)?;
         positive("train.epochs", train.epochs)?;
         positive("train.learning_rate", train.learning_rate)?;
-        if train.steps == Some(0) {
-            return Err(Error::config("train.steps", "expected at least 1, found 0"));
-        }
         for (key, value) in
             [("train.sparse_learning_rate", train.sparse_learning_rate), ("train.clip_norm", train.clip_norm)]
         {
@@ -154,31 +158,66 @@ impl Config {
                 ));
             }
         }
-        let blocks = self.sum_blocks();
-        if blocks == 0 || blocks > train.batch_size {
-            return Err(Error::config(
-                "train.sum_blocks",
-                format!("expected 1 to train.batch_size = {}, found {blocks}", train.batch_size),
-            ));
-        }
-        at_least_one("train.loss_scale_interval", train.loss_scale_interval as usize)?;
         if !crate::build::is_scale(train.loss_scale) {
             let found = train.loss_scale;
             let reason = format!("expected a power of two from 1 to 16777216, found {found}");
             return Err(Error::config("train.loss_scale", reason));
         }
-        at_least_one("train.log_every", usize::try_from(train.log_every).unwrap_or(usize::MAX))
+        Ok(())
+    }
+
+    /// Positions of a batch's ids have 32 bits, and a step has so many sums of losses at most.
+    fn validate_step(&self) -> Result<()> {
+        let (batch_size, accumulate) = (self.train.batch_size as u64, self.train.accumulate as u64);
+        let ids = (0..self.data.num_sparse).map(|column| self.max_ids_per_sample(column) as u64).max();
+        let ids = ids.unwrap_or(1);
+        for (key, samples, of) in [
+            ("train.batch_size", batch_size * accumulate, "a step"),
+            ("eval.batch_size", self.eval.batch_size as u64, "a batch"),
+        ] {
+            if samples * ids > u64::from(u32::MAX) {
+                let message = format!(
+                    "{of} of {samples} samples, with {ids} ids each of one table, has more than 2^32 ids"
+                );
+                return Err(Error::config(key, message));
+            }
+        }
+        let (sums, most) = (accumulate * self.sum_blocks() as u64, MAX_LOSS_SUMS as u64);
+        if sums > most {
+            return Err(Error::contradiction(
+                format!("train.accumulate = {accumulate}"),
+                format!("train.sum_blocks = {}", self.sum_blocks()),
+                format!(
+                    "a step has one sum of losses for each micro-batch and block: {sums}, and {most} at most"
+                ),
+            ));
+        }
+        Ok(())
     }
 
     /// A batch is cut into blocks, and a rank holds a subtree of them: then the sums of all ranks have the shape of one rank's.
     fn validate_ranks(&self) -> Result<()> {
         let (ranks, blocks) = (self.run.ranks, self.sum_blocks());
+        let batch_size = self.train.batch_size;
+        if ranks > batch_size {
+            let message = format!("expected 1 to train.batch_size = {batch_size}, found {ranks}");
+            return Err(Error::config("run.ranks", message));
+        }
+        if blocks > batch_size {
+            let message = format!("expected 1 to train.batch_size = {batch_size}, found {blocks}");
+            return Err(Error::config("train.sum_blocks", message));
+        }
         if ranks > 1 && !(blocks.is_multiple_of(ranks) && (blocks / ranks).is_power_of_two()) {
             return Err(Error::contradiction(
                 format!("train.sum_blocks = {blocks}"),
                 format!("run.ranks = {ranks}"),
                 "with several ranks, sum_blocks is the number of ranks times a power of two",
             ));
+        }
+        if blocks / ranks > BLOCKS_OF_RANK {
+            let message =
+                format!("expected {BLOCKS_OF_RANK} a rank at most, found {blocks} on {ranks} ranks");
+            return Err(Error::config("train.sum_blocks", message));
         }
         if self.comm.deduplicate == DeduplicateChoice::Off && ranks > 1 && blocks != ranks {
             return Err(Error::contradiction(
@@ -216,7 +255,6 @@ impl Config {
     /// Ranks of their own evaluate beside training: what makes training wait for them is a mistake.
     fn validate_eval_ranks(&self) -> Result<()> {
         let Some(count) = self.run.eval_ranks else { return Ok(()) };
-        at_least_one("run.eval_ranks", count)?;
         let contradicts = |setting: &str, reason: &str| {
             Err(Error::contradiction(format!("run.eval_ranks = {count}"), setting, reason))
         };
@@ -246,15 +284,20 @@ impl Config {
         self.check_files()
     }
 
-    /// Refuses named files that are absent or directories.
+    /// Refuses what is named to be read and is absent, and directories where files are expected.
     ///
     /// # Errors
     /// [`Error::Config`] naming the key and the file.
     pub fn check_files(&self) -> Result<()> {
-        for (key, files) in [("data.train", &self.data.train), ("data.valid", &self.data.valid)] {
-            // Of some formats a path names a folder, or what the names of files begin with.
-            for file in files.iter().filter(|file| !is_folder_or_stem(file)) {
-                require_file(key, file)?;
+        for (key, path) in self.paths() {
+            match key {
+                // Of some formats a path names a folder, or what the names of files begin with.
+                "data.train" | "data.valid" if is_folder_or_stem(path) => {}
+                "data.train" | "data.valid" | "hybrid.latency_table" | "comm.tuning" => {
+                    require_file(key, path)?;
+                }
+                "data.dictionary" | "run.kernels" => require_present(key, path)?,
+                _ => {}
             }
         }
         Ok(())
@@ -266,7 +309,6 @@ impl Config {
     }
 
     fn validate_rest(&self) -> Result<()> {
-        at_least_one("eval.batch_size", self.eval.batch_size)?;
         if let EvalEvery::EpochFraction(fraction) = self.eval.every
             && !(fraction.is_finite() && fraction >= 0.0)
         {
@@ -294,14 +336,6 @@ impl Config {
                 "data is either named or made up; set synthetic.enabled = false or name no file",
             ));
         }
-        at_least_one(
-            "synthetic.train_rows",
-            usize::try_from(self.synthetic.train_rows).unwrap_or(usize::MAX),
-        )?;
-        at_least_one(
-            "synthetic.valid_rows",
-            usize::try_from(self.synthetic.valid_rows).unwrap_or(usize::MAX),
-        )?;
         let scale = self.synthetic.scale;
         if !(scale > 0.0 && scale <= 1.0) {
             return Err(Error::config(
@@ -316,12 +350,7 @@ impl Config {
                 format!("expected \"{hash}\", found \"{}\"", self.data.hash),
             ));
         }
-        at_least_one("data.min_count", self.data.min_count as usize)?;
-        at_least_one("data.prefetch_batches", self.data.prefetch_batches)?;
-        at_least_one("checkpoint.keep", self.checkpoint.keep)?;
-        at_least_one("run.ranks", self.run.ranks)?;
-        self.validate_eval_ranks()?;
-        at_least_one("run.threads", self.run.threads.unwrap_or(1))
+        self.validate_eval_ranks()
     }
 }
 
@@ -388,10 +417,6 @@ fn quoted<T: serde::Serialize>(value: &T) -> String {
     toml::Value::try_from(value).map_or_else(|_| "?".to_owned(), |value| value.to_string())
 }
 
-fn at_least_one(key: &str, value: usize) -> Result<()> {
-    if value == 0 { Err(Error::config(key, "expected at least 1, found 0")) } else { Ok(()) }
-}
-
 fn positive(key: &str, value: f64) -> Result<()> {
     if value.is_finite() && value > 0.0 {
         Ok(())
@@ -404,19 +429,20 @@ fn positive(key: &str, value: f64) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Config`].
-pub fn require_file(key: &str, path: &std::path::Path) -> Result<()> {
-    match std::fs::metadata(path) {
-        Ok(metadata) if metadata.is_dir() => {
+pub fn require_file(key: &str, path: &Path) -> Result<()> {
+    match require_present(key, path) {
+        Ok(()) if path.is_dir() => {
             Err(Error::config(key, format!("{} is a directory, not a file", path.display())))
         }
-        Ok(_) => Ok(()),
-        Err(error) => Err(Error::config(key, format!("cannot read {}: {error}", path.display()))),
+        present => present,
     }
 }
 
-fn check_widths(key: &str, widths: &[usize]) -> Result<()> {
-    if widths.is_empty() || widths.contains(&0) {
-        return Err(Error::config(key, format!("expected a list of widths of at least 1, found {widths:?}")));
-    }
-    Ok(())
+/// Refuses a file or folder that is absent, naming `key`.
+///
+/// # Errors
+/// [`Error::Config`].
+pub fn require_present(key: &str, path: &Path) -> Result<()> {
+    let read = |error| Error::config(key, format!("cannot read {}: {error}", path.display()));
+    std::fs::metadata(path).map(drop).map_err(read)
 }

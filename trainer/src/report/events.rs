@@ -26,10 +26,12 @@ pub struct Start {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DataSummary {
     /// Training files.
+    #[serde(serialize_with = "crate::config::paths::list")]
     pub train: Vec<PathBuf>,
     /// Rows of the training files together.
     pub train_rows: Option<u64>,
     /// Validation files.
+    #[serde(serialize_with = "crate::config::paths::list")]
     pub valid: Vec<PathBuf>,
     /// Rows of the validation files together.
     pub valid_rows: Option<u64>,
@@ -97,6 +99,7 @@ pub struct Eval {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Its folder.
+    #[serde(serialize_with = "crate::config::paths::one")]
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,

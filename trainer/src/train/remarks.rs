@@ -20,7 +20,7 @@ pub fn place(error: &Error) -> Map<String, Value> {
                 add("place", json!(what));
             }
             Some(Error::Config { key, .. }) => drop(add("key", json!(key))),
-            Some(Error::Io { path, .. }) => drop(add("file", json!(path))),
+            Some(Error::Io { path, .. }) => drop(add("file", json!(path.to_string_lossy()))),
             _ => {}
         }
         match error.downcast_ref() {
@@ -30,7 +30,7 @@ pub fn place(error: &Error) -> Map<String, Value> {
                 | ReaderError::Truncated { file, line, .. }
                 | ReaderError::Corrupt { file, line, .. },
             ) => {
-                add("file", json!(file));
+                add("file", json!(file.to_string_lossy()));
                 add("line", json!(line));
             }
             Some(
@@ -38,7 +38,7 @@ pub fn place(error: &Error) -> Map<String, Value> {
                 | ReaderError::Directory { file }
                 | ReaderError::Empty { file }
                 | ReaderError::Write { file, .. },
-            ) => drop(add("file", json!(file))),
+            ) => drop(add("file", json!(file.to_string_lossy()))),
             _ => {}
         }
         match error.downcast_ref() {
@@ -47,14 +47,14 @@ pub fn place(error: &Error) -> Map<String, Value> {
                 | CheckpointError::WrongSize { file, .. }
                 | CheckpointError::MissingFile { file }
                 | CheckpointError::Manifest { file, .. },
-            ) => drop(add("file", json!(file))),
+            ) => drop(add("file", json!(file.to_string_lossy()))),
             Some(
                 CheckpointError::OtherModel { path, key, .. } | CheckpointError::OtherData { path, key, .. },
             ) => {
-                add("file", json!(path));
+                add("file", json!(path.to_string_lossy()));
                 add("key", json!(key));
             }
-            Some(CheckpointError::NoSpace { path, .. }) => drop(add("file", json!(path))),
+            Some(CheckpointError::NoSpace { path, .. }) => drop(add("file", json!(path.to_string_lossy()))),
             _ => {}
         }
         next = error.source();
@@ -71,7 +71,7 @@ pub fn skipped(data: &str, report: &SkipReport) -> Option<(String, Map<String, V
         format!("{} bad {rows} skipped in the {data}; the first: {}", count(report.total), places.join("; "));
     let mut fields = Map::new();
     fields.insert("skipped".to_owned(), json!(report.total));
-    fields.insert("file".to_owned(), json!(first.file));
+    fields.insert("file".to_owned(), json!(first.file.to_string_lossy()));
     fields.insert("line".to_owned(), json!(first.line));
     Some((message, fields))
 }

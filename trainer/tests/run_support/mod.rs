@@ -132,9 +132,20 @@ impl Run {
         self
     }
 
-    /// With more arguments.
+    /// With more arguments. A key that was set already is set anew: the program takes one value of a key.
     pub fn with(mut self, arguments: &[&str]) -> Self {
-        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        let key = |setting: &str| setting.split_once('=').map(|(key, _)| key.to_owned());
+        for &argument in arguments {
+            let is_setting = self.arguments.last().is_some_and(|last| last == "--set");
+            if let Some(set) = key(argument).filter(|_| is_setting) {
+                let former = self
+                    .arguments
+                    .windows(2)
+                    .position(|pair| pair[0] == "--set" && key(&pair[1]).as_ref() == Some(&set));
+                former.map(|at| self.arguments.drain(at..at + 2).count());
+            }
+            self.arguments.push(argument.to_owned());
+        }
         self
     }
 
