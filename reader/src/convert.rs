@@ -1,5 +1,6 @@
 //! Data of one format to another.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use crate::formats::records::{DCNV2_HOTNESS, RecordLayout};
 use crate::formats::split::{self, FeatureSpec, SplitSink};
 use crate::formats::text::{TextSink, TextSource};
 use crate::formats::{Format, Sink, Source};
+use crate::io::{Compression, DataFile, TextFile};
 use crate::multi_hot::MultiHot;
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples, present_id};
 use crate::transform::{DenseFunction, DenseTransform};
@@ -30,6 +32,8 @@ pub struct Described {
     pub text: BlockOptions,
     /// Columns of `csv` and `parquet`; where nothing is said, they have the names that we write.
     pub columns: Option<NamedColumns>,
+    /// Whether columns without a place are ignored, rather than refused.
+    pub ignores_others: bool,
     /// Of `csv` without such columns, what its dense numbers are.
     pub dense_reading: DenseReading,
     /// Of `csv` without such columns, ids a sample; 1 where nothing is said.
@@ -43,6 +47,7 @@ impl Default for Described {
             raw: (13, DenseKind::Transformed(DenseTransform::LnPlus1), DCNV2_HOTNESS.to_vec()),
             text: BlockOptions::default(),
             columns: None,
+            ignores_others: false,
             dense_reading: DenseReading::Transformed(DenseTransform::LnPlus1),
             hotness: Vec::new(),
         }
@@ -51,38 +56,49 @@ impl Default for Described {
 
 impl Described {
     /// The columns of the delimited text in `paths`.
-    fn delimited(&self, paths: &[PathBuf]) -> Result<NamedColumns> {
+    fn delimited(&self, paths: &[DataFile]) -> Result<NamedColumns> {
         match (&self.columns, paths.first()) {
             (Some(columns), _) => Ok(columns.clone()),
             (None, Some(first)) => {
                 let (names, _) = delimited::header(first)?;
-                Ok(NamedColumns::by_convention(&names, self.dense_reading, &self.hotness))
+                let mut columns = NamedColumns::by_convention(&names, self.dense_reading, &self.hotness);
+                columns.ignored.extend(self.ignores_others.then(|| "*".to_owned()));
+                Ok(columns)
             }
             (None, None) => Err(ReaderError::Invalid { message: "no data file was named".to_owned() }),
         }
     }
 }
 
-/// Opens `paths` as data of `format`.
+/// Opens `files` as data of `format`.
 ///
 /// # Errors
-/// Those of opening; [`ReaderError::Format`] for files without a sample.
-pub fn open(format: Format, paths: &[PathBuf], described: &Described) -> Result<Box<dyn Source>> {
-    let source = open_any(format, paths, described)?;
+/// Those of opening; [`ReaderError::Invalid`] for files without a sample; [`ReaderError::Pipe`] for pipes of any format but text.
+pub fn open(format: Format, files: &[DataFile], described: &Described) -> Result<Box<dyn Source>> {
+    let source = open_any(format, files, described)?;
     match source.num_samples() {
-        Some(0) => Err(no_samples(paths)),
+        Some(0) => Err(no_samples(files)),
         _ => Ok(source),
     }
 }
 
-fn no_samples(paths: &[PathBuf]) -> ReaderError {
-    let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+fn no_samples(files: &[DataFile]) -> ReaderError {
+    let names: Vec<_> = files.iter().map(DataFile::to_string).collect();
     ReaderError::Invalid {
         message: format!("{}: expected at least one sample, found none", names.join(", ")),
     }
 }
 
-fn open_any(format: Format, paths: &[PathBuf], described: &Described) -> Result<Box<dyn Source>> {
+fn open_any(format: Format, files: &[DataFile], described: &Described) -> Result<Box<dyn Source>> {
+    match format {
+        Format::Csv => return Ok(Box::new(DelimitedSource::open(files, &described.delimited(files)?)?)),
+        Format::Criteo => return Ok(Box::new(TextSource::open(files, &described.text)?)),
+        _ => {
+            DataFile::refuse_pipes(files, &format!("{format} is read in any order, not from front to back"))?
+        }
+    }
+    let paths: Vec<PathBuf> = files.iter().map(|file| file.system_path().to_owned()).collect();
+    let paths = &paths[..];
     Ok(match format {
         Format::Headlong => Box::new(HeadlongSource::open(paths)?),
         Format::Mlperf => Box::new(RecordLayout::mlperf().open(paths)?),
@@ -92,11 +108,8 @@ fn open_any(format: Format, paths: &[PathBuf], described: &Described) -> Result<
         }
         Format::Npy => Box::new(npy::open(paths, described.transform)?),
         Format::Split => Box::new(split::open(paths, described.transform)?),
-        Format::Parquet => {
-            Box::new(ParquetSource::open(paths, described.columns.as_ref(), described.transform)?)
-        }
-        Format::Csv => Box::new(DelimitedSource::open(paths, &described.delimited(paths)?)?),
-        Format::Criteo => Box::new(TextSource::open(paths, &described.text)?),
+        Format::Parquet => Box::new(ParquetSource::open(paths, described)?),
+        Format::Csv | Format::Criteo => unreachable!("they have been opened above"),
     })
 }
 
@@ -158,6 +171,9 @@ pub fn convert(
         num_samples += samples.num_samples as u64;
         progress(num_samples);
     }
+    if num_samples == 0 {
+        return Err(ReaderError::Invalid { message: "expected at least one sample, found none".to_owned() });
+    }
     let files = sink.finish()?;
     let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |data| data.len()));
     let bytes = sizes.sum();
@@ -208,7 +224,7 @@ fn create(
         Format::Split => match &options.rows {
             Some(rows) => Ok(Box::new(SplitSink::create(output, schema, rows)?)),
             None => {
-                let message = "split: the rows of every column's table have to be given".to_owned();
+                let message = "split: the rows of every column's table have to be given (--rows N, or N,N,… one for each column)".to_owned();
                 Err(ReaderError::Invalid { message })
             }
         },
@@ -243,43 +259,51 @@ pub fn is_folder_or_stem(path: &Path) -> bool {
     path.is_dir() && split::has_specification(path) || !path.exists() && npy::is_stem(path)
 }
 
-/// Tells the format of a file or folder from its name and first bytes.
+/// Tells the format of a file or folder from its name and first bytes, which a pipe keeps for its reader.
 ///
 /// # Errors
-/// [`ReaderError::Open`]; [`ReaderError::Format`] for records, which say nothing of themselves.
-pub fn detect(path: &Path) -> Result<Format> {
-    use std::io::Read;
+/// Those of opening and reading; [`ReaderError::Format`] for records, which say nothing of themselves, and for text that is
+/// neither ASCII nor UTF-8.
+pub fn detect(file: &DataFile) -> Result<Format> {
+    let path = file.path();
     if path.is_dir() {
         return Ok(Format::Split);
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if name.ends_with(".npy") || name.ends_with(".npz") || !path.exists() && npy::is_stem(path) {
+    let is_there = file.system_path().exists();
+    if name.ends_with(".npy") || name.ends_with(".npz") || !is_there && npy::is_stem(path) {
         return Ok(Format::Npy);
     }
+    let mut text = TextFile::look(file)?;
     let mut first = Vec::new();
-    let open = |source| ReaderError::Open { file: path.into(), source };
-    // What a pipe has given cannot be read again.
-    if !std::fs::metadata(path).map_err(open)?.is_file() {
-        return Ok(Format::Criteo);
+    let read = text.by_ref().take(512).read_to_end(&mut first);
+    read.map_err(|error| text.name_error(error, 0, 0))?;
+    if text.compression() == Compression::Plain {
+        if crate::formats::headlong::is_headlong(&first) {
+            return Ok(Format::Headlong);
+        }
+        if is_parquet(&first) {
+            return Ok(Format::Parquet);
+        }
     }
-    std::fs::File::open(path).map_err(open)?.take(512).read_to_end(&mut first).map_err(open)?;
-    if crate::formats::headlong::is_headlong(&first) {
-        return Ok(Format::Headlong);
+    let refuse = |message: &str| Err(ReaderError::Format { file: file.name(), message: message.to_owned() });
+    if first.starts_with(b"\xff\xfe") || first.starts_with(b"\xfe\xff") {
+        return refuse("it is UTF-16: make it UTF-8 first (`iconv -f UTF-16 -t UTF-8`)");
     }
-    if is_parquet(&first) {
-        return Ok(Format::Parquet);
-    }
-    let compressed = first.starts_with(&[0x1f, 0x8b]) || first.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);
-    if !compressed && first.contains(&0) {
-        let message =
-            "binary data without a header: say which format it is, mlperf or raw (data.format, --from)";
-        return Err(ReaderError::Format { file: path.into(), message: message.to_owned() });
+    if first.contains(&0) {
+        return refuse(
+            "it has NUL bytes: binary data without a header (say which format it is, mlperf or raw: --data-format, --from, \
+             data.format), or text that is not UTF-8",
+        );
     }
     let stem = name.trim_end_matches(".gz").trim_end_matches(".zst");
     if stem.ends_with(".csv") || stem.ends_with(".tsv") {
         // Criteo's text has labels where others have names.
-        let (names, _) = delimited::header(path)?;
-        return Ok(if matches!(&*names[0], "0" | "1") { Format::Criteo } else { Format::Csv });
+        let (names, _) = delimited::header(file)?;
+        return Ok(match names.first().map(String::as_str) {
+            Some("0" | "1") => Format::Criteo,
+            _ => Format::Csv,
+        });
     }
     Ok(Format::Criteo)
 }

@@ -31,6 +31,14 @@ pub enum ReaderError {
         /// The file.
         file: PathBuf,
     },
+    /// A pipe, where data is read more than once.
+    #[error("{} is a pipe, which can be read only once: {reason}; write the data to a file first", file.display())]
+    Pipe {
+        /// What was named.
+        file: PathBuf,
+        /// Who reads again.
+        reason: String,
+    },
     /// A pipe or a device, where any byte may be asked for at any time.
     #[error("{} is not a regular file: this format is read in any order, so write the data to a file first", file.display())]
     NotRegular {

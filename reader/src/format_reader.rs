@@ -51,7 +51,8 @@ pub struct FormatOptions {
 pub struct FormatReader {
     schema: Schema,
     position: Position,
-    num_samples: u64,
+    /// Samples of an epoch, where they have been counted.
+    num_samples: Option<u64>,
     stored_bytes: u64,
     wait_time: Duration,
     finished: bool,
@@ -69,22 +70,8 @@ impl FormatReader {
     /// gone through; a batch size of 0.
     pub fn open(source: Arc<dyn Source>, options: FormatOptions, start: &Position) -> Result<Self> {
         let function = check(source.schema(), &options)?;
-        let Some(num_samples) = source.num_samples() else {
-            let message = "this format does not say how many samples it has: convert it first".to_owned();
-            return Err(ReaderError::Invalid { message });
-        };
-        if num_samples == 0 {
-            return Err(ReaderError::Invalid { message: "the data has no samples".to_owned() });
-        }
-        let size = options.batch_size as u64;
-        let is_border = start.sample.is_multiple_of(size) || start.sample == num_samples;
-        if start.sample > num_samples || matches!(options.order, Order::Batches { .. }) && !is_border {
-            let message = format!(
-                "cannot continue at sample {} of {num_samples} in batches of {size}: have the files or the batch size changed?",
-                start.sample
-            );
-            return Err(ReaderError::Invalid { message });
-        }
+        let num_samples = source.num_samples();
+        check_start(num_samples, &options, start)?;
         let data = source.schema();
         let schema =
             Schema { labelled: data.labelled, num_dense: data.dense.len(), num_sparse: data.sparse.len() };
@@ -96,7 +83,8 @@ impl FormatReader {
             schema: data.clone(),
             source,
             function,
-            num_samples,
+            num_samples: num_samples.unwrap_or(0),
+            is_counted: num_samples.is_some(),
             at: Position { epoch: start.epoch, sample: start.sample, ..Position::default() },
             filling: Batch::default(),
             output,
@@ -120,6 +108,32 @@ impl FormatReader {
             _threads: threads,
         })
     }
+}
+
+/// Whether reading can begin at `start`: of samples that nobody has counted, at the first one alone.
+fn check_start(num_samples: Option<u64>, options: &FormatOptions, start: &Position) -> Result<()> {
+    let refuse = |message: String| Err(ReaderError::Invalid { message });
+    let size = options.batch_size as u64;
+    let Some(num_samples) = num_samples else {
+        if options.order != Order::Sequential || options.slice.of > 1 || (start.epoch, start.sample) != (0, 0)
+        {
+            let message = "this data can only be read from front to back, by one process and from its first sample: \
+                           write it to a file, or convert it";
+            return refuse(message.to_owned());
+        }
+        return Ok(());
+    };
+    if num_samples == 0 {
+        return refuse("the data has no samples".to_owned());
+    }
+    let is_border = start.sample.is_multiple_of(size) || start.sample == num_samples;
+    if start.sample > num_samples || matches!(options.order, Order::Batches { .. }) && !is_border {
+        return refuse(format!(
+            "cannot continue at sample {} of {num_samples} in batches of {size}: have the files or the batch size changed?",
+            start.sample
+        ));
+    }
+    Ok(())
 }
 
 /// Finds out before anything is read whether data and options agree.
@@ -184,11 +198,11 @@ impl Reader for FormatReader {
     }
 
     fn progress(&self) -> Progress {
-        let share = self.position.sample as f64 / self.num_samples as f64;
+        let share = self.num_samples.map_or(0.0, |all| self.position.sample as f64 / all as f64);
         Progress {
             stored_bytes_read: (self.stored_bytes as f64 * share) as u64,
             stored_bytes: self.stored_bytes,
-            samples_per_epoch: Some(self.num_samples),
+            samples_per_epoch: self.num_samples,
             bytes_read: self.bytes_read.load(Ordering::Relaxed),
         }
     }
@@ -220,6 +234,8 @@ struct Assemble {
     source: Arc<dyn Source>,
     function: Option<DenseFunction>,
     num_samples: u64,
+    /// Whether somebody has counted them; else they are known after the first epoch.
+    is_counted: bool,
     /// After the last sample taken.
     at: Position,
     filling: Batch,
@@ -245,11 +261,44 @@ impl Assemble {
     fn read_epochs(&mut self) -> Result<(), Stop> {
         while self.options.epochs.is_none_or(|epochs| self.at.epoch < epochs) {
             match self.options.order {
+                _ if !self.is_counted => self.read_to_the_end()?,
                 Order::Samples { seed, window } => self.read_windows(seed, window)?,
                 order => self.read_batches(order)?,
             }
         }
         Ok(())
+    }
+
+    /// An epoch of samples that nobody has counted, from front to back.
+    fn read_to_the_end(&mut self) -> Result<(), Stop> {
+        let size = self.options.batch_size as u64;
+        let mut stream = self.source.read(Box::new(std::iter::once(0..u64::MAX)), &self.options.disk)?;
+        let (mut samples, mut used, mut taken) = (Samples::default(), 0, 0);
+        self.num_samples = u64::MAX;
+        self.begin_batch();
+        loop {
+            if used == samples.num_samples {
+                used = 0;
+                if !stream.next(&mut samples)? {
+                    break;
+                }
+                continue;
+            }
+            // Not before there is a sample behind it: the last batch ends the epoch.
+            if taken == size {
+                self.deliver(std::mem::take(&mut taken))?;
+                self.begin_batch();
+            }
+            let count = (samples.num_samples - used).min((size - taken) as usize);
+            self.add(&samples, used..used + count)?;
+            (used, taken) = (used + count, taken + count as u64);
+        }
+        self.num_samples = self.at.sample + taken;
+        if self.num_samples == 0 {
+            let message = "expected at least one sample, found none".to_owned();
+            return Err(Stop::Failed(ReaderError::Invalid { message }));
+        }
+        self.deliver(taken)
     }
 
     /// An epoch whose batches are ranges of the data.

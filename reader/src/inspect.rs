@@ -4,13 +4,12 @@ mod columns;
 mod distinct;
 mod report;
 
-use std::path::{Path, PathBuf};
-
 use headlong_device::pool::Pool;
 
 use crate::batch::Position;
 use crate::criteo::{BadRowPolicy, BlockOptions, BlockStream, Event, ParsedBlock};
 use crate::error::Result;
+use crate::io::DataFile;
 use crate::schema::Schema;
 use crate::skipped::SkipReport;
 
@@ -51,7 +50,7 @@ pub struct InspectProgress {
 /// # Errors
 /// Whatever is wrong with the data; under [`BadRowPolicy::Skip`] bad lines are counted instead.
 pub fn inspect(
-    files: &[PathBuf],
+    files: &[DataFile],
     options: &InspectOptions,
     pool: &Pool,
     progress: &mut dyn FnMut(InspectProgress),
@@ -77,14 +76,14 @@ pub fn inspect(
 
 /// Calls `body` with every block of a file, in order.
 pub(crate) fn read_file(
-    file: &Path,
+    file: &DataFile,
     schema: Schema,
     on_bad_row: BadRowPolicy,
     pool: &Pool,
     body: &mut dyn FnMut(&ParsedBlock),
 ) -> Result<()> {
     let options = BlockOptions { schema, on_bad_row, num_threads: pool.threads(), ..BlockOptions::default() };
-    let mut stream = BlockStream::open(vec![file.to_owned()], &options, &Position::default(), Some(1))?;
+    let mut stream = BlockStream::open(vec![file.clone()], &options, &Position::default(), Some(1))?;
     while let Some(event) = stream.next()? {
         if let Event::Block(block) = event {
             body(&block);

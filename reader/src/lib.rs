@@ -21,7 +21,7 @@
 //! // Ids are hashed into 26 tables of 1000 rows; batches hold 128 samples, the last one what is left.
 //! let ids = IdMapper::new(IdPolicy::Hash { function: Default::default() }, &[1000; 26])?;
 //! let options = TextOptions { batch_size: 128, ..TextOptions::default() };
-//! let mut reader = CriteoTextReader::open(&[file], ids, &options, &Position::default())?;
+//! let mut reader = CriteoTextReader::open(&[file.into()], ids, &options, &Position::default())?;
 //! let mut batch = Batch::default();
 //! let mut samples = 0;
 //! while reader.next(&mut batch)? {

@@ -18,7 +18,7 @@ use crate::dictionary::{
     merge_into_columns, merge_into_run, write_run,
 };
 use crate::error::{ReaderError, Result};
-use crate::io::TextFile;
+use crate::io::DataFile;
 use crate::schema::Schema;
 use crate::skipped::SkipReport;
 use state::{FinishedFile, State};
@@ -86,8 +86,9 @@ pub struct MakeEstimate {
 ///
 /// # Errors
 /// What is wrong with the data.
-pub fn estimate(files: &[PathBuf], options: &MakeOptions) -> Result<MakeEstimate> {
+pub fn estimate(files: &[DataFile], options: &MakeOptions) -> Result<MakeEstimate> {
     options.check(files)?;
+    DataFile::refuse_pipes(files, "an estimate of its rows reads its beginning twice")?;
     let mut stream =
         BlockStream::open(files[..1].to_vec(), &options.blocks(1), &Position::default(), Some(1))?;
     let (mut rows, mut bytes) = (0, 1);
@@ -102,7 +103,7 @@ pub fn estimate(files: &[PathBuf], options: &MakeOptions) -> Result<MakeEstimate
             _ => break,
         }
     }
-    let all = files.iter().map(|file| TextFile::stored_bytes_of(file)).sum::<Result<u64>>()?;
+    let all = files.iter().map(DataFile::stored_bytes).sum::<Result<u64>>()?;
     let rows = (u128::from(rows) * u128::from(all) / u128::from(bytes.max(1))) as u64;
     let ids = rows * options.schema.num_sparse as u64;
     Ok(MakeEstimate { rows, disk_bytes: 2 * ids * ENTRY_BYTES })
@@ -135,7 +136,7 @@ pub struct MakeReport {
 /// dictionary beyond `memory_bytes` (naming column and remedy); [`ReaderError::Write`]; whatever is wrong with
 /// the data.
 pub fn make_dictionary(
-    files: &[PathBuf],
+    files: &[DataFile],
     folder: &Path,
     options: &MakeOptions,
     pool: &Pool,
@@ -154,7 +155,7 @@ pub fn make_dictionary(
     };
     let resumed_files = maker.state.finished().len();
     let to_count = files.iter().filter(|file| maker.state.finished_file(file).is_none());
-    maker.progress.call_bytes = to_count.map(|file| TextFile::stored_bytes_of(file)).sum::<Result<u64>>()?;
+    maker.progress.call_bytes = to_count.map(DataFile::stored_bytes).sum::<Result<u64>>()?;
     for (index, file) in files.iter().enumerate() {
         if maker.state.finished_file(file).is_none() {
             maker.progress.file = index;
@@ -175,7 +176,7 @@ impl MakeOptions {
         BlockOptions { schema, on_bad_row, num_threads, block_bytes }
     }
 
-    fn check(&self, files: &[PathBuf]) -> Result<()> {
+    fn check(&self, files: &[DataFile]) -> Result<()> {
         let invalid = |message: String| Err(ReaderError::Invalid { message });
         self.schema.check()?;
         if self.schema.num_sparse == 0 {
@@ -188,7 +189,7 @@ impl MakeOptions {
             ));
         }
         if let Some(twice) = files.iter().enumerate().find(|(index, file)| files[..*index].contains(file)) {
-            return invalid(format!("{} is named twice, and would be counted twice", twice.1.display()));
+            return invalid(format!("{} is named twice, and would be counted twice", twice.1));
         }
         Ok(())
     }
@@ -207,9 +208,9 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     /// Counts one file and records its runs.
-    fn count_file(&mut self, file: &Path, progress: &mut dyn FnMut(&MakeProgress)) -> Result<()> {
+    fn count_file(&mut self, file: &DataFile, progress: &mut dyn FnMut(&MakeProgress)) -> Result<()> {
         let (blocks, read_before) = (self.options.blocks(self.pool.threads()), self.progress.call_bytes_read);
-        let mut stream = BlockStream::open(vec![file.to_owned()], &blocks, &Position::default(), Some(1))?;
+        let mut stream = BlockStream::open(vec![file.clone()], &blocks, &Position::default(), Some(1))?;
         let mut finished = FinishedFile::begin(file)?;
         self.progress.stored_bytes = finished.bytes();
         while let Some(event) = stream.next()? {
@@ -240,7 +241,7 @@ impl Maker<'_> {
     }
 
     /// Merges the runs of all files.
-    fn merge(&mut self, files: &[PathBuf]) -> Result<Dictionary> {
+    fn merge(&mut self, files: &[DataFile]) -> Result<Dictionary> {
         let num_columns = self.options.schema.num_sparse;
         let paths = self.state.run_paths();
         let mut runs = paths.iter().map(|path| Run::open(path, num_columns)).collect::<Result<Vec<_>>>()?;

@@ -1,6 +1,5 @@
 //! A file kept in memory: read once, gone through as often as one likes, for validation and tests.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use crate::criteo::blocks::{BlockOptions, BlockStream, Event, ParsedBlock};
 use crate::criteo::parse::BadRowPolicy;
 use crate::error::{ReaderError, Result};
 use crate::ids::IdMapper;
+use crate::io::DataFile;
 use crate::schema::Schema;
 use crate::skipped::{BadRow, SkipReport};
 use crate::transform::{DenseFunction, DenseTransform};
@@ -29,8 +29,14 @@ impl ResidentData {
     /// Reads `files` whole.
     ///
     /// # Errors
-    /// Those of reading, and [`ReaderError::NoSamples`] where every line was bad and skipped.
-    pub fn load(files: &[PathBuf], options: &BlockOptions, transform: DenseTransform) -> Result<Self> {
+    /// Those of reading, [`ReaderError::NoSamples`] where every line was bad and skipped, and [`ReaderError::Invalid`] where the
+    /// samples take more than `most_bytes`.
+    pub fn load(
+        files: &[DataFile],
+        options: &BlockOptions,
+        transform: DenseTransform,
+        most_bytes: u64,
+    ) -> Result<Self> {
         let mut stream = BlockStream::open(files.to_vec(), options, &Position::default(), Some(1))?;
         let functions = transform.functions(files, options)?;
         let schema = options.schema;
@@ -41,13 +47,20 @@ impl ResidentData {
             num_samples: 0,
             skip_report: SkipReport::default(),
         };
+        let mut bytes = 0;
         while let Some(event) = stream.next()? {
-            if let Event::Block(block) = event {
-                data.keep(block, files, options.on_bad_row);
+            let Event::Block(block) = event else { continue };
+            bytes += block.raw.bytes() as u64;
+            if bytes > most_bytes {
+                let message = format!(
+                    "the data takes more than {most_bytes} bytes of memory, where it has to be kept: write it to a file"
+                );
+                return Err(ReaderError::Invalid { message });
             }
+            data.keep(block, files, options.on_bad_row);
         }
         if data.num_samples == 0 {
-            let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+            let names: Vec<_> = files.iter().map(|file| file.to_string()).collect();
             let first = data.skip_report.first.first().map(BadRow::to_string).unwrap_or_default();
             let skipped = data.skip_report.total;
             return Err(ReaderError::NoSamples { files: names.join(", "), skipped, first });
@@ -55,7 +68,7 @@ impl ResidentData {
         Ok(data)
     }
 
-    fn keep(&mut self, mut block: ParsedBlock, files: &[PathBuf], policy: BadRowPolicy) {
+    fn keep(&mut self, mut block: ParsedBlock, files: &[DataFile], policy: BadRowPolicy) {
         if policy == BadRowPolicy::Skip {
             self.skip_report.add_block(&files[block.file], &block);
         }

@@ -1,10 +1,11 @@
 //! What was left out under the policy `skip`.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::criteo::blocks::ParsedBlock;
 use crate::criteo::parse::Fault;
+use crate::io::DataFile;
 
 /// How many bad lines are kept word for word.
 pub const BAD_ROWS_KEPT: usize = 10;
@@ -20,7 +21,7 @@ pub struct SkipReport {
 
 impl SkipReport {
     /// Counts the bad lines of a block of `file`, and keeps those that are among the first.
-    pub fn add_block(&mut self, file: &Path, block: &ParsedBlock) {
+    pub fn add_block(&mut self, file: &DataFile, block: &ParsedBlock) {
         self.total += block.raw.bad_lines.len() as u64;
         let missing = BAD_ROWS_KEPT - self.first.len();
         self.first.extend(BadRow::of_block(file, block).take(missing));
@@ -40,10 +41,10 @@ pub struct BadRow {
 
 impl BadRow {
     /// The bad lines of a block of `file`, as far as it is known what is wrong with them.
-    pub fn of_block(file: &Path, block: &ParsedBlock) -> impl Iterator<Item = Self> {
+    pub fn of_block(file: &DataFile, block: &ParsedBlock) -> impl Iterator<Item = Self> {
         block.raw.bad_lines.iter().zip(&block.raw.faults).map(move |(bad, &fault)| {
             let line = block.first_line + u64::from(bad.line) + 1;
-            Self { file: file.to_owned(), line, fault }
+            Self { file: file.name(), line, fault }
         })
     }
 }

@@ -4,7 +4,6 @@
 //! the name travels with data and checkpoints.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::criteo::blocks::{BlockOptions, BlockStream, Event};
 use crate::criteo::parse::MISSING_DENSE;
 use crate::error::{ReaderError, Result};
+use crate::io::DataFile;
 
 /// Logarithms of integers below this come from a table.
 const TABLE_SIZE: usize = 4096;
@@ -62,11 +62,12 @@ impl DenseTransform {
     ///
     /// # Errors
     /// Those of reading.
-    pub fn functions(self, files: &[PathBuf], options: &BlockOptions) -> Result<Vec<DenseFunction>> {
+    pub fn functions(self, files: &[DataFile], options: &BlockOptions) -> Result<Vec<DenseFunction>> {
         if let Some(function) = self.function() {
             return Ok(vec![function; files.len()]);
         }
-        let minimum = |file: &PathBuf| file_minimum(file.clone(), options);
+        DataFile::refuse_pipes(files, "the dense transform file-minimum reads it twice")?;
+        let minimum = |file: &DataFile| file_minimum(file.clone(), options);
         files.iter().map(|file| Ok(DenseFunction::of_file_minimum(minimum(file)?))).collect()
     }
 }
@@ -91,7 +92,7 @@ impl FromStr for DenseTransform {
 }
 
 /// The smallest integer of the file; a missing value counts as 0.
-fn file_minimum(file: PathBuf, options: &BlockOptions) -> Result<i32> {
+fn file_minimum(file: DataFile, options: &BlockOptions) -> Result<i32> {
     let mut stream = BlockStream::open(vec![file], options, &Default::default(), Some(1))?;
     let mut minimum = i32::MAX;
     while let Some(event) = stream.next()? {

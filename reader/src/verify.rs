@@ -6,7 +6,6 @@ mod samples;
 pub use samples::{DenseRange, IdRange, SamplesReport, verify_samples};
 
 use std::fmt;
-use std::path::PathBuf;
 
 use headlong_device::pool::Pool;
 use serde::Serialize;
@@ -14,6 +13,7 @@ use serde::Serialize;
 use crate::criteo::BadRowPolicy;
 use crate::error::Result;
 use crate::inspect::{ColumnStatistics, InspectProgress, read_file};
+use crate::io::DataFile;
 use crate::schema::{Column, Schema};
 use crate::skipped::BadRow;
 
@@ -82,7 +82,7 @@ impl VerifyReport {
 /// # Errors
 /// [`crate::ReaderError::Invalid`] for a senseless schema. What is wrong with the data is in the report.
 pub fn verify(
-    files: &[PathBuf],
+    files: &[DataFile],
     options: &VerifyOptions,
     pool: &Pool,
     on_bad_row: &mut dyn FnMut(&BadRow),
@@ -94,7 +94,7 @@ pub fn verify(
     let mut report = VerifyReport::default();
     for (index, path) in files.iter().enumerate() {
         let rows_before = report.rows;
-        let mut file = FileVerdict { path: path.display().to_string(), rows: 0, bad_rows: 0, failure: None };
+        let mut file = FileVerdict { path: path.to_string(), rows: 0, bad_rows: 0, failure: None };
         let result = read_file(path, options.schema, BadRowPolicy::Skip, pool, &mut |block| {
             statistics.add(&block.raw, pool);
             file.rows += block.raw.num_samples as u64;

@@ -36,7 +36,8 @@ mod tests {
             let ids = IdMapper::new(policy, &[1000; 26]).unwrap();
             let blocks = BlockOptions { block_bytes: 10_000, num_threads: 2, ..BlockOptions::default() };
             let options = TextOptions { blocks, batch_size: 100, prefetch: 2, ..TextOptions::default() };
-            let mut reader = CriteoTextReader::open(&[file], ids, &options, &Position::default()).unwrap();
+            let mut reader =
+                CriteoTextReader::open(&[file.into()], ids, &options, &Position::default()).unwrap();
             let mut batch = Batch::default();
             let mut read = |batches: usize| {
                 for _ in 0..batches {

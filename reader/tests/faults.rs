@@ -8,6 +8,7 @@ use headlong_reader::disk::DiskOptions;
 use headlong_reader::formats::npy::NpySink;
 use headlong_reader::formats::split::SplitSink;
 use headlong_reader::formats::{Format, Sink};
+use headlong_reader::io::DataFile;
 use headlong_reader::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
 use std::path::{Path, PathBuf};
 
@@ -38,7 +39,8 @@ fn write_arrays(stem: &Path, hotness: &[u32], count: usize) {
 /// Opens and reads everything; the error as it is shown, or nothing.
 fn message(format: Format, paths: &[PathBuf]) -> String {
     let read = || -> headlong_reader::Result<u64> {
-        let source = convert::open(format, paths, &Described::default())?;
+        let files: Vec<_> = paths.iter().map(DataFile::from).collect();
+        let source = convert::open(format, &files, &Described::default())?;
         let end = source.num_samples().unwrap_or(u64::MAX);
         let mut stream = source.read(Box::new(std::iter::once(0..end)), &DiskOptions::default())?;
         let (mut some, mut count) = (Samples::default(), 0);

@@ -35,7 +35,8 @@ mod tests {
 
     fn count(file: PathBuf, schema: Schema) -> Counts {
         let options = BlockOptions { schema, num_threads: 2, ..BlockOptions::default() };
-        let mut stream = BlockStream::open(vec![file], &options, &Position::default(), Some(1)).unwrap();
+        let mut stream =
+            BlockStream::open(vec![file.into()], &options, &Position::default(), Some(1)).unwrap();
         let mut counts = Counts::default();
         while let Some(event) = stream.next().unwrap() {
             let Event::Block(block) = event else { continue };
@@ -97,7 +98,7 @@ mod tests {
     #[test]
     fn a_real_file_resumes_where_it_was_left() {
         let Some(file) = real_file("valid.txt.gz") else { return };
-        let files = [file];
+        let files = [file.into()];
         let options = TextOptions { batch_size: 1000, ..TextOptions::default() };
         let mapper = || IdMapper::new(IdPolicy::Admitted { min_count: 3 }, &[2000; 26]).unwrap();
         let mut reader = CriteoTextReader::open(&files, mapper(), &options, &Position::default()).unwrap();

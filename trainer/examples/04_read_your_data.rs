@@ -6,6 +6,7 @@
 //! ```
 
 use headlong_reader::hashing::HashFunction;
+use headlong_reader::io::DataFile;
 use headlong_reader::{
     BadRowPolicy, Batch, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, IdPolicy, Position,
     Reader, Schema, TextOptions,
@@ -18,6 +19,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("clicks.txt");
     write_rows(&file)?;
+    // A file, or a pipe: what is looked at before it is read is not lost.
+    let files = [DataFile::from(file)];
 
     // Two integers and three categories instead of Criteo's 13 and 26. Lines that are no rows are left out and counted.
     let schema = Schema { labelled: true, num_dense: 2, num_sparse: 3 };
@@ -32,8 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Raw ids become rows of tables of 100, 100 and 10 rows.
     let ids = IdMapper::new(IdPolicy::Hash { function: HashFunction::default() }, &[100, 100, 10])?;
 
-    let mut reader =
-        CriteoTextReader::open(std::slice::from_ref(&file), ids.clone(), &options, &Position::default())?;
+    let mut reader = CriteoTextReader::open(&files, ids.clone(), &options, &Position::default())?;
     // The reader takes the old buffers of a batch and gives full ones: nothing is copied.
     let mut batch = Batch::default();
     let mut after_first = None;
@@ -50,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // A position is all that is needed to go on from: this reader starts with the second batch.
     let position = after_first.ok_or("there was no batch")?;
-    let mut second = CriteoTextReader::open(&[file], ids, &options, &position)?;
+    let mut second = CriteoTextReader::open(&files, ids, &options, &position)?;
     second.next(&mut batch)?;
     println!("again from {position:?}: labels {:?}", batch.labels);
     Ok(())

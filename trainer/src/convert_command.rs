@@ -9,9 +9,12 @@ use crate::preset::cardinalities;
 use crate::report::{bytes, count, duration};
 use crate::slow::Progress;
 use clap::Args;
+use headlong_reader::DenseTransform;
 use headlong_reader::convert::{self, ConvertOptions, Converted, split_rows};
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::formats::Format;
+use headlong_reader::formats::named::DenseReading;
+use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::{Distribution, MLPERF_SIZES, MultiHot, MultiHotSpec};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -22,7 +25,7 @@ use std::sync::Arc;
 pub struct ConvertArguments {
     /// What to convert: files, for `npy` one file of each shard (or `day_0`), for `split` its folders
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
-    pub data: Vec<PathBuf>,
+    pub data: Vec<DataFile>,
     /// The format to write: headlong, mlperf, raw, npy, split, parquet, csv, criteo
     #[arg(long, value_name = "FORMAT")]
     pub to: Format,
@@ -109,7 +112,14 @@ fn say_what_is_drawn(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> 
 fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiHot>)>) -> Result<()> {
     let failed = Error::failed("the data cannot be converted");
     let from = arguments.what.format_of(&arguments.data[0])?;
-    let described = arguments.what.described()?;
+    let mut described = arguments.what.described()?;
+    if let (Format::Csv, None, Some(columns)) =
+        (arguments.to, arguments.what.dense_transform, &mut described.columns)
+        && let DenseReading::Raw(_) = columns.dense_reading
+    {
+        // The configuration transforms them when it reads what is written.
+        columns.dense_reading = DenseReading::Raw(DenseTransform::Identity);
+    }
     let source =
         convert::open(from, &arguments.data, &described).map_err(Error::failed("the data cannot be read"))?;
     let transform = match from {
@@ -142,7 +152,7 @@ fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiH
 fn rows(arguments: &ConvertArguments, from: Format, num_columns: usize) -> Result<Option<Vec<u64>>> {
     let Some(text) = &arguments.rows else {
         let known = from == Format::Split && arguments.to == Format::Split;
-        let rows = known.then(|| split_rows(&arguments.data[0])).transpose();
+        let rows = known.then(|| split_rows(arguments.data[0].path())).transpose();
         return rows.map_err(Error::failed("the data cannot be read"));
     };
     let numbers: std::result::Result<Vec<u64>, _> =

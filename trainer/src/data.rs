@@ -1,8 +1,10 @@
 //! The data of a run: which files it reads, how their ids become rows, and the readers over them.
 
 mod evaluation;
+mod pipes;
 
 pub use evaluation::EvaluationData;
+pub use pipes::{Reads, check_pipes};
 
 use crate::checkpoint::DataFingerprint;
 use crate::config::{self, CacheData, Config, FormatChoice, Ids, OnBadRow, OrderChoice};
@@ -17,6 +19,7 @@ use headlong_reader::formats::named::{DenseReading, NamedColumns};
 use headlong_reader::formats::records::DCNV2_HOTNESS;
 use headlong_reader::formats::{Format, Source};
 use headlong_reader::hashing::HashFunction;
+use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::order::{Order, Slice};
 use headlong_reader::samples::{DenseKind, Hotness, SparseColumn};
@@ -24,7 +27,6 @@ use headlong_reader::{
     BadRowPolicy, Batch, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, Position, Progress,
     Reader, Schema, SkipReport, TextOptions,
 };
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,7 +92,7 @@ pub fn fingerprint(config: &Config, dictionary_checksum: Option<String>) -> Data
 /// Files that cannot be read, or that have other columns than the configuration says.
 pub fn open_training(
     config: &Config,
-    files: &[PathBuf],
+    files: &[DataFile],
     ids: IdMapper,
     (start, slice): (&Position, Slice),
     threads: usize,
@@ -140,7 +142,7 @@ fn is_one_hot(source: &dyn Source) -> bool {
 ///
 /// # Errors
 /// Files that cannot be opened.
-pub fn is_drawn(config: &Config, groups: &[&[PathBuf]]) -> Result<bool> {
+pub fn is_drawn(config: &Config, groups: &[&[DataFile]]) -> Result<bool> {
     if config.multi_hot.sizes.counts()?.is_empty() {
         return Ok(false);
     }
@@ -155,7 +157,7 @@ pub fn is_drawn(config: &Config, groups: &[&[PathBuf]]) -> Result<bool> {
 
 /// The training data, in memory where it is to be kept; and whether its files are read in any order, which is the same on every rank, however
 /// much memory it has.
-fn training_source(config: &Config, files: &[PathBuf], threads: usize) -> Result<(Arc<dyn Source>, bool)> {
+fn training_source(config: &Config, files: &[DataFile], threads: usize) -> Result<(Arc<dyn Source>, bool)> {
     let source = open_source(config, files, threads)?;
     check_columns(config, &*source, true)?;
     let (is_shuffled, is_random) = (config.data.order != OrderChoice::Sequential, source.is_random());
@@ -198,7 +200,7 @@ fn keep(cache: CacheData, source: &dyn Source) -> Result<Option<MemorySource>> {
 ///
 /// # Errors
 /// Files that cannot be read, or whose format nothing tells.
-pub fn format_of(config: &Config, files: &[PathBuf]) -> Result<Format> {
+pub fn format_of(config: &Config, files: &[DataFile]) -> Result<Format> {
     let format = match (config.data.format, files.first()) {
         (FormatChoice::Of(format), _) => format,
         (FormatChoice::Auto, None) => Format::Criteo,
@@ -219,8 +221,23 @@ pub fn format_of(config: &Config, files: &[PathBuf]) -> Result<Format> {
     Ok(format)
 }
 
+/// How files to predict are read: as `asked`, else as they say of themselves, else as those that were trained on.
+pub fn format_to_predict(config: &Config, files: &[DataFile], asked: Option<Format>) -> FormatChoice {
+    let trained = config.data.format;
+    let told = || files.first().and_then(|first| convert::detect(first).ok());
+    match (asked, trained) {
+        (Some(format), _) => FormatChoice::Of(format),
+        (None, FormatChoice::Auto) => trained,
+        (None, FormatChoice::Of(format)) => match (told(), format) {
+            // Nothing but text looks like text, and one text like the other.
+            (None, _) | (Some(Format::Criteo), Format::Criteo | Format::Csv) => trained,
+            (Some(found), _) => FormatChoice::Of(found),
+        },
+    }
+}
+
 /// Whether the files are read as a stream of text, ids being mapped on the way: the only way for ids that are admitted.
-fn is_streamed(config: &Config, files: &[PathBuf]) -> Result<bool> {
+fn is_streamed(config: &Config, files: &[DataFile]) -> Result<bool> {
     let plain = config.data.order == OrderChoice::Sequential
         && matches!(config.data.cache, CacheData::Off | CacheData::Auto);
     Ok(plain && format_of(config, files)? == Format::Criteo)
@@ -230,7 +247,7 @@ fn is_streamed(config: &Config, files: &[PathBuf]) -> Result<bool> {
 ///
 /// # Errors
 /// As [`format_of`].
-pub fn order_name(config: &Config, files: &[PathBuf]) -> Result<String> {
+pub fn order_name(config: &Config, files: &[DataFile]) -> Result<String> {
     let data = &config.data;
     let batch_size = config.train.batch_size * config.train.accumulate;
     Ok(match data.order {
@@ -256,7 +273,7 @@ fn order(config: &Config) -> Order {
 ///
 /// # Errors
 /// Files that cannot be read; bad rows that are to be skipped, which only Criteo's text has.
-pub fn open_source(config: &Config, files: &[PathBuf], threads: usize) -> Result<Box<dyn Source>> {
+pub fn open_source(config: &Config, files: &[DataFile], threads: usize) -> Result<Box<dyn Source>> {
     let data = &config.data;
     let format = format_of(config, files)?;
     if data.on_bad_row == OnBadRow::Skip && format != Format::Criteo {
@@ -276,6 +293,7 @@ pub fn open_source(config: &Config, files: &[PathBuf], threads: usize) -> Result
         raw: (data.num_dense, DenseKind::Transformed(transform), hotness),
         text: block_options(config, true, threads),
         columns: (!data.columns.is_empty()).then(|| named_columns(config)),
+        ignores_others: data.ignores_others,
         dense_reading: DenseReading::Raw(transform),
         hotness: data.hotness.iter().map(|&count| hotness_of(count)).collect(),
     };
@@ -298,7 +316,10 @@ pub fn named_columns(config: &Config) -> NamedColumns {
         dense_reading: DenseReading::Raw(dense_transform(config)),
         sparse: sparse.collect(),
         list_separator: columns.list_separator.unwrap_or('|') as u8,
-        ignored: columns.ignored.clone(),
+        ignored: match config.data.ignores_others {
+            true => vec!["*".to_owned()],
+            false => columns.ignored.clone(),
+        },
     }
 }
 
@@ -437,8 +458,8 @@ impl Reader for TrainingReader {
 ///
 /// # Errors
 /// Files that cannot be read.
-pub fn is_labelled(config: &Config, file: &Path) -> Result<bool> {
-    let files = [file.to_owned()];
+pub fn is_labelled(config: &Config, file: &DataFile) -> Result<bool> {
+    let files = [file.clone()];
     if format_of(config, &files)? != Format::Criteo {
         return Ok(open_source(config, &files, 1)?.schema().labelled);
     }
@@ -450,7 +471,7 @@ pub fn is_labelled(config: &Config, file: &Path) -> Result<bool> {
 ///
 /// # Errors
 /// Files that cannot be read.
-pub fn known_samples(config: &Config, files: &[PathBuf]) -> Result<Option<u64>> {
+pub fn known_samples(config: &Config, files: &[DataFile]) -> Result<Option<u64>> {
     match format_of(config, files)? {
         Format::Criteo => Ok(None),
         _ => Ok(open_source(config, files, 1)?.num_samples()),
@@ -461,7 +482,7 @@ pub fn known_samples(config: &Config, files: &[PathBuf]) -> Result<Option<u64>> 
 ///
 /// # Errors
 /// Files that cannot be read.
-pub fn count_samples(config: &Config, files: &[PathBuf], threads: usize) -> Result<u64> {
+pub fn count_samples(config: &Config, files: &[DataFile], threads: usize) -> Result<u64> {
     use headlong_reader::criteo::blocks::{BlockStream, Event};
     if let Some(samples) = known_samples(config, files)? {
         return Ok(samples);

@@ -12,18 +12,19 @@ use headlong_device::pool::Pool;
 use headlong_reader::criteo::has_label;
 use headlong_reader::dictionary::DictionaryRule;
 use headlong_reader::inspect::{self, InspectOptions};
+use headlong_reader::io::DataFile;
 use headlong_reader::make::{self, MakeOptions, MakeProgress, MakeReport, make_dictionary};
 use headlong_reader::{BadRowPolicy, Schema};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Builds a dictionary with a frequency threshold: one streaming pass, resumable per file.
 ///
 /// # Errors
 /// [`Error::Config`] for files that are not there (exit code 2), [`Error::Failed`] for bad data or a full disk.
 pub fn make(arguments: &DataMakeArguments) -> Result<()> {
-    arguments.data.iter().try_for_each(|file| require_file("--data", file))?;
+    arguments.data.iter().try_for_each(|file| require_file("--data", file.system_path()))?;
     if arguments.min_count == 0 || arguments.max_rows.is_some_and(|rows| rows < 2) {
         return Err(Error::Usage("--min-count must be at least 1 and --max-rows at least 2".to_owned()));
     }
@@ -48,6 +49,9 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
 
 /// Rows, and the disk that their counts may take, before anything is written.
 fn say_what_it_takes(arguments: &DataMakeArguments, options: &MakeOptions) -> Result<()> {
+    if arguments.data.iter().any(DataFile::is_stream) {
+        return Ok(());
+    }
     let estimate =
         make::estimate(&arguments.data, options).map_err(Error::failed("the data cannot be read"))?;
     let folder = arguments.output.ancestors().find(|folder| folder.exists() || folder.as_os_str().is_empty());
@@ -74,7 +78,7 @@ fn say_what_it_takes(arguments: &DataMakeArguments, options: &MakeOptions) -> Re
 fn show(progress: &mut Progress, file: &mut Option<usize>, at: &MakeProgress, arguments: &DataMakeArguments) {
     let is_new = file.replace(at.file) != Some(at.file);
     progress.show_bytes((at.call_bytes_read, at.call_bytes), is_new, &|| {
-        let file = arguments.data[at.file].display();
+        let file = &arguments.data[at.file];
         format!("file {} of {}, {file}: {} rows counted", at.file + 1, at.num_files, count(at.rows))
     });
 }
@@ -164,19 +168,18 @@ pub fn inspect(arguments: &DataFilesArguments) -> Result<()> {
 }
 
 /// Whether all of `files` have labels; refuses a mixture, whose columns cannot be described together.
-fn same_labels(files: &[PathBuf], schema: &Schema) -> Result<bool> {
+fn same_labels(files: &[DataFile], schema: &Schema) -> Result<bool> {
     let labels = files.iter().map(|file| has_label(file, schema)).collect::<Result<Vec<_>, _>>();
     let labels = labels.map_err(Error::failed("the data cannot be read"))?;
     match labels.iter().position(|label| *label != labels[0]) {
         None => Ok(labels[0]),
         Some(other) => Err(Error::Usage(format!(
             "one of {} and {} has labels and the other has none; inspect them apart",
-            files[0].display(),
-            files[other].display()
+            files[0], files[other]
         ))),
     }
 }
 
-pub(crate) fn require_files(files: &[PathBuf]) -> Result<()> {
-    files.iter().try_for_each(|file| require_file("FILE", file))
+pub(crate) fn require_files(files: &[DataFile]) -> Result<()> {
+    files.iter().try_for_each(|file| require_file("FILE", file.system_path()))
 }

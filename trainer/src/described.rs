@@ -8,9 +8,10 @@ use headlong_reader::convert::{self, Described};
 use headlong_reader::formats::Format;
 use headlong_reader::formats::named::DenseReading;
 use headlong_reader::formats::records::DCNV2_HOTNESS;
+use headlong_reader::io::DataFile;
 use headlong_reader::samples::{DenseKind, Hotness, MOST_COLUMNS};
 use headlong_reader::{BlockOptions, DenseTransform};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Format, columns and transform of data files.
 #[derive(Debug, Args)]
@@ -43,7 +44,7 @@ impl DescribedArguments {
     ///
     /// # Errors
     /// A file that cannot be read, or whose format nothing tells.
-    pub fn format_of(&self, file: &Path) -> Result<Format> {
+    pub fn format_of(&self, file: &DataFile) -> Result<Format> {
         match (self.from, &self.config) {
             (Some(format), _) => Ok(format),
             (None, config) => {
@@ -83,6 +84,7 @@ impl DescribedArguments {
             raw: (self.num_dense, kind, hotness.to_vec()),
             text: BlockOptions { num_threads, ..BlockOptions::default() },
             columns,
+            ignores_others: false,
             dense_reading: self.dense_reading(DenseReading::Transformed(transform)),
             hotness: self.hotness.iter().map(as_written).collect(),
         })

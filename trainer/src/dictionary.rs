@@ -10,6 +10,7 @@ use headlong_device::pool::Pool;
 use headlong_reader::IdMapper;
 use headlong_reader::dictionary::{CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule};
 use headlong_reader::formats::Format;
+use headlong_reader::io::DataFile;
 use headlong_reader::make::{MakeOptions, make_dictionary};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl RunDictionary {
     /// Files that cannot be read or written.
     pub fn find_or_build(
         config: &Config,
-        files: &[PathBuf],
+        files: &[DataFile],
         threads: usize,
         reporter: &Reporter,
     ) -> Result<Self> {
@@ -77,12 +78,12 @@ impl RunDictionary {
         Ok(built)
     }
 
-    fn left_by_an_earlier_run(folder: &Path, rule: DictionaryRule, files: &[PathBuf]) -> Option<Self> {
+    fn left_by_an_earlier_run(folder: &Path, rule: DictionaryRule, files: &[DataFile]) -> Option<Self> {
         let found = Self::load(folder).ok()?;
         let counted = found.dictionary.files();
-        let same_file = |file: &PathBuf, counted: &CountedFile| {
+        let same_file = |file: &DataFile, counted: &CountedFile| {
             let unchanged = std::fs::metadata(file).is_ok_and(|data| data.len() == counted.bytes);
-            unchanged && file.display().to_string() == counted.path
+            unchanged && file.to_string() == counted.path
         };
         let same = counted.len() == files.len() && files.iter().zip(counted).all(|(a, b)| same_file(a, b));
         let rows = counted.iter().map(|file| file.rows).sum();
@@ -140,7 +141,7 @@ impl RunDictionary {
 
 fn build(
     config: &Config,
-    files: &[PathBuf],
+    files: &[DataFile],
     folder: &Path,
     threads: usize,
     rule: DictionaryRule,
@@ -148,8 +149,8 @@ fn build(
     let failed_to_build = |error| failed("the dictionary cannot be built", error);
     if data::format_of(config, files)? != Format::Criteo {
         let source = data::open_source(config, files, threads)?;
-        let counted = |path: &PathBuf| CountedFile {
-            path: path.display().to_string(),
+        let counted = |path: &DataFile| CountedFile {
+            path: path.to_string(),
             bytes: std::fs::metadata(path).map_or(0, |data| data.len()),
             rows: 0,
             skipped: 0,

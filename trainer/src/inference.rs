@@ -19,9 +19,11 @@ use crate::report::{self, Eval, count};
 use crate::session::{CONFIG_BLOB, load, predict_all, restore_ids};
 use crate::train::remarks;
 use headlong_reader::IdMapper;
+use headlong_reader::formats::Format;
+use headlong_reader::io::DataFile;
 use serde_json::json;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 /// Evaluates a checkpoint on labelled files and prints the metrics.
@@ -34,11 +36,12 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
         batch_size: arguments.batch_size,
         threads: arguments.threads,
         on_bad_row: arguments.on_bad_row,
+        data_format: arguments.data_format,
     };
     let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how, registry)?;
     for file in &arguments.data {
         if !data::is_labelled(&applied.config, file)? {
-            let message = format!("{} has no labels; `headlong predict` takes such files", file.display());
+            let message = format!("{} has no labels; `headlong predict` takes such files", file);
             return Err(Error::config("--data", message));
         }
     }
@@ -67,6 +70,7 @@ pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> 
         batch_size: arguments.batch_size,
         threads: arguments.threads,
         on_bad_row: arguments.on_bad_row,
+        data_format: arguments.data_format,
     };
     let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how, registry)?;
     let started = Instant::now();
@@ -97,6 +101,7 @@ struct How {
     batch_size: Option<usize>,
     threads: Option<usize>,
     on_bad_row: Option<OnBadRow>,
+    data_format: Option<Format>,
 }
 
 /// A checkpoint in memory, ready to be applied to rows.
@@ -110,12 +115,15 @@ struct Applied {
 
 impl Applied {
     /// For rows of `files`.
-    fn open(directory: &Path, files: &[PathBuf], how: &How, registry: &Registry) -> Result<Self> {
+    fn open(directory: &Path, files: &[DataFile], how: &How, registry: &Registry) -> Result<Self> {
         let checkpoint =
             checkpoint::open(directory).map_err(|error| failed("the checkpoint cannot be used", error))?;
         let mut config = config_of(&checkpoint)?;
         config.eval.batch_size = how.batch_size.unwrap_or(config.eval.batch_size);
         config.data.on_bad_row = how.on_bad_row.unwrap_or(config.data.on_bad_row);
+        config.data.format = data::format_to_predict(&config, files, how.data_format);
+        // Files to predict may have columns that the model has no use for, such as an id of the row.
+        config.data.ignores_others = true;
         // One rank applies what any number of ranks has trained. Nothing is trained: no gradients of large batches, no optimiser states.
         (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);
         (config.run.ranks, config.train.sum_blocks) = (1, None);
@@ -134,7 +142,7 @@ impl Applied {
             _ => (data::id_mapper(&config, &rows)?, None),
         };
         restore_ids(&checkpoint, &mut ids)?;
-        let files: Vec<&[PathBuf]> = files.iter().map(std::slice::from_ref).collect();
+        let files: Vec<&[DataFile]> = files.iter().map(std::slice::from_ref).collect();
         config.multi_hot.is_idle = !data::is_drawn(&config, &files)?;
         let ids = ids.with_multi_hot(config.multi_hot_bags(&rows)?);
         let mut crew = Crew::of_one_rank(&config, &rows, threads, registry)?;
@@ -142,8 +150,13 @@ impl Applied {
         Ok(Self { config, checkpoint, crew, ids, threads })
     }
 
-    fn run(&mut self, files: &[PathBuf], labelled: bool, take: &mut dyn FnMut(&[f32], &[f32])) -> Result<()> {
-        let rows = EvaluationData::open(&self.config, files, labelled, self.threads)?;
+    fn run(
+        &mut self,
+        files: &[DataFile],
+        labelled: bool,
+        take: &mut dyn FnMut(&[f32], &[f32]),
+    ) -> Result<()> {
+        let rows = EvaluationData::open_once(&self.config, files, labelled, self.threads)?;
         let skipped = predict_all(&self.crew, &mut *rows.reader(&self.ids)?, take)?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {
             say(format_args!("warning: {message}"));

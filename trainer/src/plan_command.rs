@@ -130,7 +130,7 @@ mod tests {
         assert!(note.contains("upper bound"));
         let file = folder.path().join("rows.gz");
         std::fs::write(&file, vec![0; 30_000]).unwrap();
-        config.data.train = vec![file];
+        config.data.train = vec![file.into()];
         let (rows, _) = planned_rows(&config).unwrap();
         // 30,000 bytes hold at most 1,200 rows, in which at most 400 ids occur three times.
         assert_eq!((rows[2], rows[8]), (401, 4));

@@ -29,12 +29,12 @@ use crate::metrics::EvalMetrics;
 use crate::statistics::STATISTICS_BLOB;
 use evaluations::Evaluations;
 use headlong_embedding::hybrid::statistics::Statistics;
+use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::{Batch, IdMapper, Position, Reader, SkipReport};
 use serde::{Deserialize, Serialize};
 use slices::{Gather, slice_of};
 use std::io::Read as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ const STEPS_BETWEEN_LOOKS: u64 = 8;
 /// What a session trains on.
 pub struct SessionData {
     /// Training files.
-    pub train: Vec<PathBuf>,
+    pub train: Vec<DataFile>,
     /// Their rows, where known. They are counted where `train.epochs` ends within an epoch.
     pub train_rows: Option<u64>,
     /// Validation data, where there is any.

@@ -10,10 +10,11 @@ use crate::error::{Error, Result};
 use crate::placement::count;
 use crate::report::Reporter;
 use headlong_embedding::hybrid::statistics::{Collector, Statistics, StatisticsOptions};
+use headlong_reader::io::DataFile;
 use headlong_reader::order::Slice;
 use headlong_reader::{Batch, IdMapper, Position, Reader as _};
 use std::io::{self, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -28,7 +29,7 @@ pub const STATISTICS_BLOB: &str = "statistics.bin";
 pub fn find_or_count(
     config: &Config,
     table_rows: &[u64],
-    files: &[PathBuf],
+    files: &[DataFile],
     ids: IdMapper,
     threads: usize,
     reporter: &Reporter,
@@ -68,7 +69,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// One name for everything that decides which rows are counted.
-fn file_name(config: &Config, table_rows: &[u64], files: &[PathBuf]) -> String {
+fn file_name(config: &Config, table_rows: &[u64], files: &[DataFile]) -> String {
     let sizes: Vec<_> =
         files.iter().map(|file| std::fs::metadata(file).map_or(0, |data| data.len())).collect();
     let data = &config.data;
@@ -97,7 +98,7 @@ pub fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Statistics>> {
 fn count_first_batches(
     config: &Config,
     table_rows: &[u64],
-    files: &[PathBuf],
+    files: &[DataFile],
     ids: IdMapper,
     threads: usize,
 ) -> Result<Statistics> {

@@ -13,6 +13,7 @@ use headlong_device::pool::Pool;
 use headlong_reader::convert::{self, is_folder_or_stem};
 use headlong_reader::criteo::has_label;
 use headlong_reader::formats::Format;
+use headlong_reader::io::DataFile;
 use headlong_reader::verify::{self, VerifyOptions, VerifyReport};
 use headlong_reader::{BadRow, Schema};
 use std::fmt::Write as _;
@@ -25,7 +26,7 @@ use std::path::{Path, PathBuf};
 pub struct VerifyArguments {
     /// Files of one format; for `npy` one file of each shard, for `split` its folders
     #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
+    pub files: Vec<DataFile>,
     /// Compare the files with these sums first: lines of `md5sum`
     #[arg(long, value_name = "SUMS")]
     pub md5: Option<PathBuf>,
@@ -47,9 +48,11 @@ pub fn verify(arguments: &VerifyArguments) -> Result<()> {
     arguments
         .files
         .iter()
-        .filter(|file| !is_folder_or_stem(file))
-        .try_for_each(|file| require_file("FILE", file))?;
+        .filter(|file| !is_folder_or_stem(file.path()))
+        .try_for_each(|file| require_file("FILE", file.system_path()))?;
     if let Some(sums) = &arguments.md5 {
+        DataFile::refuse_pipes(&arguments.files, "its MD5 sum is compared first")
+            .map_err(Error::failed("the sums cannot be compared"))?;
         check_sums(sums, &arguments.files)?;
     }
     let format = arguments.what.format_of(&arguments.files[0])?;
@@ -91,10 +94,10 @@ fn verify_samples(format: Format, arguments: &VerifyArguments) -> Result<()> {
 }
 
 /// Compares the MD5 of each of `files` with its line in `sums`.
-fn check_sums(sums: &Path, files: &[PathBuf]) -> Result<()> {
+fn check_sums(sums: &Path, files: &[DataFile]) -> Result<()> {
     let text = std::fs::read_to_string(sums).map_err(Error::io("read", sums))?;
     for file in files {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let name = file.path().file_name().unwrap_or_default().to_string_lossy();
         // `md5sum` puts two blanks, or a blank and an asterisk, before a path.
         let of_file = text.lines().filter_map(|line| line.split_once(' ')).find(|(_, path)| {
             Path::new(path.trim_start_matches([' ', '*'])).file_name().is_some_and(|found| *found == *name)
@@ -102,9 +105,9 @@ fn check_sums(sums: &Path, files: &[PathBuf]) -> Result<()> {
         let Some((expected, _)) = of_file else {
             return Err(Error::config("--md5", format!("{} has no line for {name}", sums.display())));
         };
-        let found = md5_of(file)?;
+        let found = md5_of(file.path())?;
         if !found.eq_ignore_ascii_case(expected) {
-            let source = format!("{}: MD5 expected {expected}, found {found}", file.display()).into();
+            let source = format!("{}: MD5 expected {expected}, found {found}", file).into();
             return Err(Error::Failed { context: "the data is not sound".to_owned(), source });
         }
     }
@@ -124,10 +127,10 @@ fn md5_of(path: &Path) -> Result<String> {
 }
 
 /// One verdict on all of `files`: those with labels first, then those without.
-fn verdict_on(files: &[PathBuf], arguments: &VerifyArguments) -> Result<VerifyReport> {
+fn verdict_on(files: &[DataFile], arguments: &VerifyArguments) -> Result<VerifyReport> {
     let schema = Schema::criteo();
     // A first line that is no row of either kind is the verdict's business.
-    let is_labelled = |file: &PathBuf| has_label(file, &schema).unwrap_or(true);
+    let is_labelled = |file: &DataFile| has_label(file, &schema).unwrap_or(true);
     let (labelled, unlabelled) = files.iter().cloned().partition::<Vec<_>, _>(is_labelled);
     let pool = Pool::new(arguments.what.threads.unwrap_or_else(machine::cores));
     let mut report = VerifyReport::default();

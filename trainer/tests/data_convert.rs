@@ -63,7 +63,7 @@ fn what_does_not_fit_is_said_with_what_to_do() {
     let output =
         headlong(&["data", "convert", "--data", &path("a.txt"), "--to", "npy", "--output", &path("day_0")]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text_of(&output).contains("name the dense transform"), "{}", text_of(&output));
+    assert!(text_of(&output).contains("(--dense-transform \"ln(x+1)\")"), "{}", text_of(&output));
     let rows = [
         "data",
         "convert",

@@ -37,7 +37,7 @@ fn batches() -> (Vec<u64>, Vec<Batch>) {
         headlong::preset::KAGGLE_CARDINALITIES.iter().map(|&rows| rows.min(MOST_ROWS)).collect();
     let ids = IdMapper::new(IdPolicy::Hash { function: Default::default() }, &rows).unwrap();
     let options = TextOptions { batch_size: BATCH_SIZE, epochs: Some(1), ..TextOptions::default() };
-    let mut reader = CriteoTextReader::open(&[file], ids, &options, &Position::default()).unwrap();
+    let mut reader = CriteoTextReader::open(&[file.into()], ids, &options, &Position::default()).unwrap();
     let mut batches = Vec::new();
     for _ in 0..COUNTED + TRAINED {
         let mut batch = Batch::default();

@@ -129,3 +129,132 @@ fn strange_columns_of_records_are_noted_and_files_without_samples_refused() {
     let wide = verify(&file).with(&["--from", "raw", "--num-dense", "18446744073709551615"]);
     wide.fails(2, &["--num-dense: expected at most 65536, found 18446744073709551615"]);
 }
+
+/// Runs a command that reads `file` through a pipe on its standard input.
+fn piped(file: &Path, run: &Run) -> Ended {
+    let mut cat = Command::new("cat").arg(file).stdout(Stdio::piped()).spawn().unwrap();
+    let ended = Ended::of(run.command().stdin(cat.stdout.take().unwrap()).output().unwrap());
+    let _ = cat.kill();
+    cat.wait().unwrap();
+    ended
+}
+
+/// The same, which must succeed.
+fn piped_well(file: &Path, run: &Run) -> Ended {
+    let ended = piped(file, run);
+    assert_eq!(ended.code, Some(0), "{run:?}: {}", ended.stderr);
+    ended
+}
+
+#[test]
+fn a_pipe_is_read_as_the_file_would_be_by_every_command() {
+    let place = Place::new("rows.txt");
+    let checkpoints = place.path("checkpoints");
+    let expected = place.train().path("--checkpoint-dir", &checkpoints).succeeds().digest();
+    let text = std::fs::read_to_string(&place.train).unwrap();
+    let (packed, squeezed) = (place.path("rows.gz"), place.path("rows.zst"));
+    std::fs::write(&packed, gzip(&text)).unwrap();
+    std::fs::write(&squeezed, zstd::encode_all(text.as_bytes(), 1).unwrap()).unwrap();
+    let applied = |command: &str| Run::new(command).path("--checkpoint", &checkpoints);
+    let of_file = applied("eval").with(&["--json"]).path("--data", &place.train).succeeds().stdout;
+    let loss = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["logloss"].clone();
+    let (from_file, from_pipe) = (place.path("file.csv"), place.path("pipe.csv"));
+    applied("predict").path("--data", &place.train).path("--output", &from_file).succeeds();
+    for (file, name) in [(&place.train, "-"), (&packed, "/dev/stdin"), (&squeezed, "-")] {
+        let train = place.train_without_data().with(&["--threads", "1", "--data", name]);
+        assert_eq!(piped_well(file, &train).digest(), expected, "{name}");
+        let eval = applied("eval").with(&["--json", "--data", name]);
+        assert_eq!(loss(&piped_well(file, &eval).stdout), loss(&of_file));
+        piped_well(file, &applied("predict").with(&["--data", name]).path("--output", &from_pipe));
+        assert_eq!(std::fs::read(&from_pipe).unwrap(), std::fs::read(&from_file).unwrap());
+        let verify = piped_well(file, &Run::new("data").with(&["verify", name]));
+        assert!(verify.stdout.contains("1,500 rows, 0 malformed lines"), "{}", verify.stdout);
+        let inspect = piped_well(file, &Run::new("data").with(&["inspect", name]));
+        assert!(inspect.stdout.contains("1500 rows, 0 bad"), "{}", inspect.stdout);
+        let output = place.path("again.txt");
+        let convert = Run::new("data").with(&["convert", "--data", name, "--to", "criteo"]);
+        piped_well(file, &convert.path("--output", &output));
+        assert_eq!(std::fs::read_to_string(output).unwrap(), text);
+    }
+}
+
+#[test]
+fn named_pipes_and_process_substitution_are_read_and_training_data_that_is_read_twice_is_refused() {
+    let place = Place::new("rows.txt");
+    let dictionary = |data: &Path, name: &str| {
+        let output = place.path(name);
+        Run::new("data").with(&["make"]).path("--data", data).path("--output", &output).succeeds();
+        let bytes = std::fs::read(output.join("dictionary.hld")).unwrap();
+        // The header names the file, and the checksum covers it.
+        let header = u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize;
+        bytes[16 + header..bytes.len() - 8].to_vec()
+    };
+    let named = place.path("named");
+    assert!(Command::new("mkfifo").arg(&named).status().unwrap().success());
+    let writer = {
+        let (from, to) = (place.train.clone(), named.clone());
+        std::thread::spawn(move || std::fs::copy(from, to))
+    };
+    assert!(dictionary(&place.train, "one") == dictionary(&named, "two"));
+    writer.join().unwrap().unwrap();
+
+    let script = "exec \"$0\" data verify <(cat \"$1\")";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script, env!("CARGO_BIN_EXE_headlong"), place.train.to_str().unwrap()]);
+    let ended = Ended::of(bash.output().unwrap());
+    assert!(ended.stdout.contains("1,500 rows, 0 malformed lines"), "{}{}", ended.stdout, ended.stderr);
+
+    let train = place.train_without_data().with(&["--data", "-"]);
+    for (more, words) in [
+        (&["--epochs", "2"][..], "`train.epochs`: standard input is a pipe, which can be read only once"),
+        (&["--set", "data.ids=dictionary"], "`data.ids`: standard input is a pipe"),
+        (&["--ranks", "2"], "`run.ranks`: standard input is a pipe"),
+    ] {
+        let ended = piped(&place.train, &train.clone().with(more));
+        assert!(ended.code == Some(2) && ended.stderr.contains(words), "{}", ended.stderr);
+    }
+    // More steps than it has: known when it ends.
+    let ended = piped(&place.train, &train.with(&["--steps", "30"]));
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended.stderr.contains("standard input is a pipe") && ended.stderr.contains("read already"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn formats_that_are_read_at_random_are_refused_from_a_pipe_and_delimited_text_is_not() {
+    let place = Place::new("rows.txt");
+    let convert = |to: &str, name: &str| {
+        let output = place.path(name);
+        let run = Run::new("data").with(&["convert", "--to", to]).path("--data", &place.train);
+        run.path("--output", &output).succeeds();
+        output
+    };
+    for (format, name) in [("headlong", "a.hld"), ("parquet", "a.parquet"), ("mlperf", "a.bin")] {
+        let ended = piped(&convert(format, name), &Run::new("data").with(&["verify", "-", "--from", format]));
+        assert_eq!(ended.code, Some(1));
+        let words =
+            format!("standard input is a pipe, which can be read only once: {format} is read in any order");
+        assert!(ended.stderr.contains(&words), "{}", ended.stderr);
+    }
+    let csv = convert("csv", "a.csv");
+    let train = |data: &str| {
+        let run =
+            place.train_without_data().with(&["--threads", "1", "--data", data, "--data-format", "csv"]);
+        run.with(&["--checkpoint-dir", place.path("checkpoints").to_str().unwrap()])
+    };
+    let expected = train(csv.to_str().unwrap()).succeeds().digest();
+    let predict = |data: &str, output: &Path| {
+        let run =
+            Run::new("predict").path("--checkpoint", &place.path("checkpoints")).path("--output", output);
+        run.with(&["--data", data])
+    };
+    let outputs = ["p.csv", "q.csv"].map(|name| place.path(name));
+    predict(csv.to_str().unwrap(), &outputs[0]).succeeds();
+    piped_well(&csv, &predict("-", &outputs[1]));
+    assert_eq!(std::fs::read(&outputs[0]).unwrap(), std::fs::read(&outputs[1]).unwrap());
+    std::fs::remove_dir_all(place.path("checkpoints")).unwrap();
+    assert_eq!(piped_well(&csv, &train("-")).digest(), expected);
+}

@@ -15,7 +15,7 @@ use headlong_embedding::Registry;
 /// 1,500 rows in batches of 64 are 24 steps an epoch.
 fn config(place: &Place) -> Config {
     let mut config = preset("criteo-hashed").unwrap();
-    config.data.train = vec![place.train.clone()];
+    config.data.train = vec![place.train.clone().into()];
     config.synthetic.enabled = false;
     config.checkpoint.dir = Some(place.path("checkpoints"));
     let small =

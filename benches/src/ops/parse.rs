@@ -90,7 +90,7 @@ fn file(harness: &mut Harness, path: &Path, text_bytes: usize) -> anyhow::Result
 }
 
 fn read_all(path: PathBuf, options: &BlockOptions) -> headlong_reader::Result<u64> {
-    let mut stream = BlockStream::open(vec![path], options, &Position::default(), Some(1))?;
+    let mut stream = BlockStream::open(vec![path.into()], options, &Position::default(), Some(1))?;
     let mut samples = 0;
     while let Some(event) = stream.next()? {
         if let Event::Block(block) = event {

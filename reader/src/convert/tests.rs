@@ -31,7 +31,8 @@ fn run(
     output: &Path,
     options: &ConvertOptions,
 ) -> Result<Converted> {
-    let source = open(from, paths, &Described::default())?;
+    let files: Vec<DataFile> = paths.iter().map(DataFile::from).collect();
+    let source = open(from, &files, &Described::default())?;
     convert(&*source, to, output, options, &mut |_| {})
 }
 
@@ -40,7 +41,7 @@ fn plain() -> ConvertOptions {
 }
 
 fn all(format: Format, path: &Path) -> Samples {
-    let source = open(format, &[path.to_owned()], &Described::default()).unwrap();
+    let source = open(format, &[path.into()], &Described::default()).unwrap();
     let end = source.num_samples().unwrap_or(u64::MAX);
     read_ranges(&*source, std::iter::once(0..end).collect(), &DiskOptions::default()).unwrap()
 }
@@ -53,7 +54,7 @@ fn text_survives_our_own_format_to_the_byte() {
     let converted =
         run(Format::Criteo, std::slice::from_ref(&first), Format::Headlong, &ours, &plain()).unwrap();
     assert_eq!(converted.num_samples, 9000);
-    assert_eq!(detect(&ours).unwrap(), Format::Headlong);
+    assert_eq!(detect(&ours.clone().into()).unwrap(), Format::Headlong);
     run(Format::Headlong, &[ours], Format::Criteo, &back, &plain()).unwrap();
     assert!(std::fs::read(&first).unwrap() == std::fs::read(&back).unwrap());
 }
@@ -82,13 +83,13 @@ fn formats_with_less_keep_what_they_have_room_for() {
         run(Format::Headlong, std::slice::from_ref(&ours), format, &output, &options).unwrap();
         let path = folder.path().join(path);
         if format != Format::Raw {
-            assert_eq!(detect(&path).unwrap(), detected);
+            assert_eq!(detect(&path.clone().into()).unwrap(), detected);
         }
         let described = Described {
             raw: (13, DenseKind::Transformed(DenseTransform::LnPlus1), vec![1; 26]),
             ..Described::default()
         };
-        let source = open(format, std::slice::from_ref(&path), &described).unwrap();
+        let source = open(format, &[path.clone().into()], &described).unwrap();
         let again = folder.path().join(format!("again-{format}.hld"));
         convert(&*source, Format::Headlong, &again, &options, &mut |_| {}).unwrap();
         let found = all(Format::Headlong, &again);
@@ -127,7 +128,7 @@ fn what_a_format_cannot_hold_is_refused_before_a_file_is_there() {
 
 /// All of `path` again as our own format has it.
 fn as_ours(format: Format, path: &Path, described: &Described, folder: &Path) -> Samples {
-    let source = open(format, &[path.to_owned()], described).unwrap();
+    let source = open(format, &[path.into()], described).unwrap();
     let ours = folder.join("ours.hld");
     convert(&*source, Format::Headlong, &ours, &plain(), &mut |_| {}).unwrap();
     all(Format::Headlong, &ours)
@@ -142,12 +143,12 @@ fn check_pairs(formats: &[Format], expected: &Samples, first: &Path, described: 
         for name in ["one", "two"] {
             std::fs::create_dir_all(path(name, from).parent().unwrap()).unwrap();
         }
-        let start = open(Format::Headlong, &[first.to_owned()], described).unwrap();
+        let start = open(Format::Headlong, &[first.into()], described).unwrap();
         convert(&*start, from, &path("one", from), &options, &mut |_| {}).unwrap();
     }
     for &from in formats {
         for &to in formats {
-            let source = open(from, &[path("one", from)], described).unwrap();
+            let source = open(from, &[path("one", from).into()], described).unwrap();
             convert(&*source, to, &path("two", to), &options, &mut |_| {}).unwrap();
             let found = as_ours(to, &path("two", to), described, folder.path());
             assert_eq!(found.labels, expected.labels, "{from} to {to}");

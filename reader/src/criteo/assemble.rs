@@ -1,17 +1,17 @@
 //! Parsed blocks to batches: cuts, transforms, maps ids, and knows where every batch ends.
 
-use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::Progress;
 use crate::batch::{Batch, BatchBuilder, Position};
 use crate::criteo::blocks::{BlockStream, Event, ParsedBlock};
 use crate::error::{ReaderError, Result};
 use crate::history::MapperHistory;
+use crate::io::DataFile;
 use crate::prefetch::Spares;
 use crate::skipped::{BadRow, SkipReport};
 use crate::transform::DenseFunction;
-use crate::{Progress, io};
 
 /// A finished batch on its way to the consumer.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ struct Dropped;
 /// The thread that turns blocks into batches.
 pub(super) struct AssembleThread {
     pub stream: BlockStream,
-    pub files: Vec<PathBuf>,
+    pub files: Vec<DataFile>,
     pub functions: Vec<DenseFunction>,
     pub history: Arc<Mutex<MapperHistory>>,
     pub skip_report: Arc<Mutex<SkipReport>>,
@@ -59,8 +59,8 @@ pub(super) struct Place {
 
 impl Place {
     /// The place `start` in `files`.
-    pub fn new(start: &Position, files: &[PathBuf]) -> Result<Self> {
-        let sizes = files.iter().map(|file| io::TextFile::stored_bytes_of(file));
+    pub fn new(start: &Position, files: &[DataFile]) -> Result<Self> {
+        let sizes = files.iter().map(DataFile::stored_bytes);
         let stored_bytes = sizes.collect::<Result<Vec<u64>>>()?;
         let progress = Progress { stored_bytes: stored_bytes.iter().sum(), ..Progress::default() };
         Ok(Self {
@@ -172,7 +172,7 @@ impl AssembleThread {
     fn end_epoch(&mut self) -> Result<(), Dropped> {
         if self.place.after.sample == 0 {
             let report = lock(&self.skip_report).clone();
-            let names: Vec<_> = self.files.iter().map(|file| file.display().to_string()).collect();
+            let names: Vec<_> = self.files.iter().map(|file| file.to_string()).collect();
             let first = report.first.first().map(BadRow::to_string).unwrap_or_default();
             let error = ReaderError::NoSamples { files: names.join(", "), skipped: report.total, first };
             self.send(Err(error))?;

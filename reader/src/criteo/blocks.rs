@@ -3,7 +3,7 @@
 //! Block `k` goes to parser `k mod n` and is taken from it in turn, so the order of the files is kept without
 //! sorting, every queue is bounded, and the number of threads changes nothing but speed.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::batch::Position;
 use crate::criteo::parse::{BadRowPolicy, LineParser, RawBlock};
 use crate::error::{ReaderError, Result};
-use crate::io::{LineBlocks, TextBlock, TextFile};
+use crate::io::{DataFile, LineBlocks, TextBlock, TextFile};
 use crate::prefetch::{OwnedThreads, Returns, Spares, recycle};
 use crate::schema::Schema;
 use crate::skipped::BadRow;
@@ -112,7 +112,7 @@ impl BlockStream {
     /// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Empty`] for any of the files,
     /// [`ReaderError::Invalid`] for senseless options, [`ReaderError::BadPosition`] if there is no such file.
     pub fn open(
-        files: Vec<PathBuf>,
+        files: Vec<DataFile>,
         options: &BlockOptions,
         start: &Position,
         epochs: Option<u64>,
@@ -120,7 +120,7 @@ impl BlockStream {
         options.schema.check()?;
         check_files(&files, start)?;
         let num_threads = options.num_threads.max(1);
-        let files: Arc<[PathBuf]> = files.into();
+        let files: Arc<[DataFile]> = files.into();
         let skip_clock = SkipClock::default();
         let mut threads = OwnedThreads::default();
         let (used_text, spare_text) = recycle(num_threads * (QUEUED_BLOCKS + 2));
@@ -206,15 +206,14 @@ impl BlockStream {
 }
 
 /// Sees at once whether all files are there, rather than when their turn comes.
-fn check_files(files: &[PathBuf], start: &Position) -> Result<()> {
+fn check_files(files: &[DataFile], start: &Position) -> Result<()> {
     if files.is_empty() {
         return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
     }
     for file in files {
-        // Note: looking into a pipe would take its first bytes away.
-        let is_pipe = std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
-        if !is_pipe {
-            TextFile::open(file)?;
+        // A pipe may take its time: its turn comes.
+        if !file.is_stream() {
+            TextFile::look(file)?;
         }
     }
     if start.file >= files.len() as u64 {
@@ -235,7 +234,7 @@ struct SourceBlock {
 struct Dropped;
 
 struct SourceThread {
-    files: Arc<[PathBuf]>,
+    files: Arc<[DataFile]>,
     block_bytes: usize,
     start: Position,
     epochs: Option<u64>,
@@ -302,7 +301,7 @@ impl SourceThread {
 
 struct ParseThread {
     parser: LineParser,
-    files: Arc<[PathBuf]>,
+    files: Arc<[DataFile]>,
     input: Receiver<Item<SourceBlock>>,
     output: SyncSender<Item<Parsed>>,
     used_text: Returns<TextBlock>,
@@ -345,7 +344,7 @@ impl ParseThread {
 }
 
 /// The first bad line of a block as an error.
-fn bad_line_error(file: &Path, block: &ParsedBlock) -> Option<ReaderError> {
+fn bad_line_error(file: &DataFile, block: &ParsedBlock) -> Option<ReaderError> {
     let BadRow { file, line, fault } = BadRow::of_block(file, block).next()?;
     Some(ReaderError::BadLine { file, line, fault })
 }

@@ -1,20 +1,18 @@
 //! Whether a file's rows have a label, seen from its first line.
 
-use std::path::Path;
-
 use memchr::memchr;
 
 use crate::criteo::parse::{Excerpt, Fault, FaultKind};
 use crate::error::{ReaderError, Result};
-use crate::io::{LineBlocks, TextBlock};
+use crate::io::{DataFile, LineBlocks, TextBlock, TextFile};
 use crate::schema::Schema;
 
-/// Whether the first line of `file` has a column more than the integers and categories of `schema`: a label.
+/// Whether the first line of `file`, which a pipe keeps for its reader, has a column more than the integers and categories of `schema`: a label.
 ///
 /// # Errors
 /// Those of opening and reading; [`ReaderError::BadLine`] if line 1 has neither number of columns.
-pub fn has_label(file: &Path, schema: &Schema) -> Result<bool> {
-    let mut blocks = LineBlocks::open(file, 4 << 10)?;
+pub fn has_label(file: &DataFile, schema: &Schema) -> Result<bool> {
+    let mut blocks = LineBlocks::of(TextFile::look(file)?, 4 << 10);
     let mut block = TextBlock::default();
     blocks.next(&mut block)?;
     let text = block.text();
@@ -27,7 +25,7 @@ pub fn has_label(file: &Path, schema: &Schema) -> Result<bool> {
         _ => {
             let kind = FaultKind::ColumnCount { schema: labelled, found: found as u32 };
             let fault = Fault { kind, found: Excerpt::of(line) };
-            Err(ReaderError::BadLine { file: file.to_owned(), line: 1, fault })
+            Err(ReaderError::BadLine { file: file.name(), line: 1, fault })
         }
     }
 }

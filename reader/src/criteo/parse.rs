@@ -78,6 +78,12 @@ impl RawBlock {
         self.faults.clear();
     }
 
+    /// Bytes that the samples take.
+    pub fn bytes(&self) -> usize {
+        let of_words = self.dense.len() + self.sparse.len() + self.line_ends.len();
+        self.labels.len() + 4 * of_words + 8 * self.sparse_missing.len()
+    }
+
     /// Frees what the buffers hold beyond the samples.
     pub fn shrink(&mut self) {
         self.labels.shrink_to_fit();

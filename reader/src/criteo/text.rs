@@ -5,7 +5,6 @@
 //!         decompress, cut                   numbers                   transform, map ids   bounded
 //! ```
 
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,6 +15,7 @@ use crate::criteo::blocks::{BlockOptions, BlockStream, SkipClock};
 use crate::error::{ReaderError, Result};
 use crate::history::MapperHistory;
 use crate::ids::IdMapper;
+use crate::io::DataFile;
 use crate::prefetch::{OwnedThreads, Returns, recycle};
 use crate::schema::Schema;
 use crate::skipped::SkipReport;
@@ -70,7 +70,7 @@ impl CriteoTextReader {
     /// # Errors
     /// As [`BlockStream::open`]; [`ReaderError::Invalid`] if `ids` has another number of tables than the schema,
     /// or the batch size is 0. `file-minimum` reads all files first, so their faults come now.
-    pub fn open(files: &[PathBuf], ids: IdMapper, options: &TextOptions, start: &Position) -> Result<Self> {
+    pub fn open(files: &[DataFile], ids: IdMapper, options: &TextOptions, start: &Position) -> Result<Self> {
         let schema = options.blocks.schema;
         check(&ids, options)?;
         let stream = BlockStream::open(files.to_vec(), &options.blocks, start, options.epochs)?;
@@ -115,7 +115,7 @@ impl CriteoTextReader {
     ///
     /// # Errors
     /// As [`CriteoTextReader::open`].
-    pub fn open_frozen(files: &[PathBuf], ids: IdMapper, options: &TextOptions) -> Result<Self> {
+    pub fn open_frozen(files: &[DataFile], ids: IdMapper, options: &TextOptions) -> Result<Self> {
         Self::open(files, ids.frozen(), options, &Position::default())
     }
 

@@ -1,8 +1,8 @@
 use super::*;
 
 use crate::IdPolicy;
-use crate::formats::Sink;
 use crate::formats::records::RecordLayout;
+use crate::formats::{Ranges, Sink};
 
 /// A file of MLPerf records whose first integer is the sample's number.
 fn source(folder: &std::path::Path, count: u64) -> Arc<dyn Source> {
@@ -148,4 +148,55 @@ fn ids_that_are_no_rows_and_transforms_that_differ_are_refused() {
     let layout = RecordLayout::dcnv2();
     let refused = check(&layout.schema, &options(Order::Sequential, 10)).unwrap_err().to_string();
     assert!(refused.contains("have gone through ln(x+1), the model expects none"), "{refused}");
+}
+
+/// Samples whose number nobody knows.
+struct Uncounted(Arc<dyn Source>);
+
+impl Source for Uncounted {
+    fn schema(&self) -> &DataSchema {
+        self.0.schema()
+    }
+
+    fn num_samples(&self) -> Option<u64> {
+        None
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        0
+    }
+
+    fn is_random(&self) -> bool {
+        false
+    }
+
+    fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>> {
+        let all = self.0.num_samples().unwrap();
+        self.0.read(Box::new(ranges.map(move |range| range.start..range.end.min(all))), options)
+    }
+}
+
+#[test]
+fn samples_that_nobody_has_counted_come_in_the_same_batches() {
+    let folder = tempfile::tempdir().unwrap();
+    let counted = source(folder.path(), 3000);
+    let uncounted: Arc<dyn Source> = Arc::new(Uncounted(Arc::clone(&counted)));
+    for size in [1000, 7, 2999, 3001] {
+        let expected = read(&counted, options(Order::Sequential, size), &Position::default());
+        assert_eq!(
+            read(&uncounted, options(Order::Sequential, size), &Position::default()),
+            expected,
+            "{size}"
+        );
+    }
+    let refused = |order, start: &Position| {
+        let opened = FormatReader::open(Arc::clone(&uncounted), options(order, 100), start);
+        opened.err().unwrap().to_string()
+    };
+    let elsewhere = Position { sample: 100, ..Position::default() };
+    for message in
+        [refused(Order::Batches { seed: 1 }, &Position::default()), refused(Order::Sequential, &elsewhere)]
+    {
+        assert!(message.contains("can only be read from front to back"), "{message}");
+    }
 }

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use self::records::{MOST_FIELD_BYTES, Place, Records};
 use super::named::{NamedColumns, Role, push_fields};
-use super::{Ranges, SampleStream, Sink, Source, cut};
+use super::{Ranges, SampleStream, Sink, Source, cut, front_to_back};
 use crate::aside::Aside;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
 use crate::hashing::MISSING_ID;
-use crate::io::{Compression, TextFile};
+use crate::io::{Compression, DataFile, TextFile};
 use crate::samples::{DataSchema, DenseValues, Hotness, Samples};
 
 /// Records from one place that is remembered to the next.
@@ -30,12 +30,12 @@ pub struct DelimitedSource {
     columns: Arc<NamedColumns>,
     schema: DataSchema,
     files: Arc<[OneFile]>,
-    /// Samples before each file, and all of them at the end.
-    starts: Arc<[u64]>,
+    /// Samples before each file, and all of them at the end; none where only reading tells, because one is a pipe.
+    starts: Option<Arc<[u64]>>,
 }
 
 struct OneFile {
-    path: PathBuf,
+    path: DataFile,
     separator: u8,
     roles: Vec<Role>,
     header: Vec<String>,
@@ -50,8 +50,8 @@ struct OneFile {
 ///
 /// # Errors
 /// Those of opening and reading.
-pub fn header(path: &Path) -> Result<(Vec<String>, u8)> {
-    let mut file = TextFile::open(path)?;
+pub fn header(path: &DataFile) -> Result<(Vec<String>, u8)> {
+    let mut file = TextFile::look(path)?;
     let mut text = Vec::new();
     let mut piece = [0; 4096];
     while !text.contains(&b'\n') && text.len() < MOST_FIELD_BYTES {
@@ -63,7 +63,7 @@ pub fn header(path: &Path) -> Result<(Vec<String>, u8)> {
     let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let separator =
         [b'\t', b',', b';'].into_iter().find(|separator| line.contains(separator)).unwrap_or(b',');
-    let mut records = Records::new(TextFile::open(path)?, separator, Place::START)?;
+    let mut records = Records::new(TextFile::look(path)?, separator, Place::START)?;
     records.next()?;
     let names = records.fields().map(|name| String::from_utf8_lossy(name.trim_ascii()).into_owned());
     Ok((names.collect(), separator))
@@ -75,31 +75,35 @@ impl DelimitedSource {
     /// # Errors
     /// Those of opening; [`ReaderError::Format`] for a file whose header does not fit `columns`, or whose records are not as long as
     /// the header.
-    pub fn open(paths: &[PathBuf], columns: &NamedColumns) -> Result<Self> {
-        let files = paths.iter().map(|path| OneFile::open(path, columns)).collect::<Result<Vec<_>>>()?;
+    pub fn open(paths: &[DataFile], columns: &NamedColumns) -> Result<Self> {
+        let counted = !paths.iter().any(DataFile::is_stream);
+        let open = |path| OneFile::open(path, columns, counted);
+        let files = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
         let Some(first) = files.first() else {
             return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
         };
         let labelled = first.is_labelled();
         if let Some(other) = files.iter().find(|file| file.is_labelled() != labelled) {
-            let message = format!("labels: expected as in {}: {labelled}", first.path.display());
-            return Err(ReaderError::Format { file: other.path.clone(), message });
+            let message = format!("labels: expected as in {}: {labelled}", first.path);
+            return Err(ReaderError::Format { file: other.path.name(), message });
         }
         let mut starts = vec![0];
         files.iter().for_each(|file| starts.push(starts[starts.len() - 1] + file.num_records));
         let (schema, columns) = (columns.schema(labelled), Arc::new(columns.clone()));
-        Ok(Self { columns, schema, files: files.into(), starts: starts.into() })
+        Ok(Self { columns, schema, files: files.into(), starts: counted.then(|| starts.into()) })
     }
 }
 
 impl OneFile {
-    fn open(path: &Path, columns: &NamedColumns) -> Result<Self> {
+    /// Opens it and, where they are to be `counted`, finds its records.
+    fn open(path: &DataFile, columns: &NamedColumns, counted: bool) -> Result<Self> {
         let (header, separator) = header(path)?;
-        let roles = columns.roles(&header, path)?;
-        let file = TextFile::open(path)?;
-        let (stored_bytes, is_plain) = (file.stored_bytes(), file.compression() == Compression::Plain);
+        let roles = columns.roles(&header, &path.name())?;
+        let file = TextFile::look(path)?;
+        let (stored_bytes, is_plain) =
+            (file.stored_bytes(), counted && file.compression() == Compression::Plain);
         let mut one = Self {
-            path: path.to_owned(),
+            path: path.clone(),
             separator,
             roles,
             header,
@@ -108,7 +112,9 @@ impl OneFile {
             places: Vec::new(),
             num_records: 0,
         };
-        one.find_records(Records::new(file, separator, Place::START)?)?;
+        if counted {
+            one.find_records(Records::new(file, separator, Place::START)?)?;
+        }
         Ok(one)
     }
 
@@ -155,7 +161,7 @@ impl Source for DelimitedSource {
     }
 
     fn num_samples(&self) -> Option<u64> {
-        self.starts.last().copied()
+        self.starts.as_ref()?.last().copied()
     }
 
     fn stored_bytes(&self) -> u64 {
@@ -163,26 +169,38 @@ impl Source for DelimitedSource {
     }
 
     fn is_random(&self) -> bool {
-        self.files.iter().all(|file| file.is_plain)
+        self.starts.is_some() && self.files.iter().all(|file| file.is_plain)
     }
 
     fn read(&self, ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
+        let pieces: Pieces = match &self.starts {
+            Some(starts) => Box::new(cut(ranges, Arc::clone(starts))),
+            None => {
+                front_to_back(ranges)?;
+                Box::new((0..self.files.len()).map(|file| (file, 0..u64::MAX)))
+            }
+        };
         Ok(Box::new(DelimitedStream {
             columns: Arc::clone(&self.columns),
             schema: self.schema.clone(),
             files: Arc::clone(&self.files),
-            pieces: Box::new(cut(ranges, Arc::clone(&self.starts))),
+            pieces,
+            is_counted: self.starts.is_some(),
             now: None,
             open: None,
         }))
     }
 }
 
+/// Records of files that are wanted.
+type Pieces = Box<dyn Iterator<Item = (usize, Range<u64>)> + Send>;
+
 struct DelimitedStream {
     columns: Arc<NamedColumns>,
     schema: DataSchema,
     files: Arc<[OneFile]>,
-    pieces: Box<dyn Iterator<Item = (usize, Range<u64>)> + Send>,
+    pieces: Pieces,
+    is_counted: bool,
     now: Option<(usize, Range<u64>)>,
     open: Option<OpenFile>,
 }
@@ -213,55 +231,77 @@ impl DelimitedStream {
             None => OpenFile { index, records: file.records(None)?, next: 0 },
         };
         while open.next < wanted {
-            read_record(&mut open, file)?;
+            self.read_record(&mut open)?;
         }
         self.open = Some(open);
         Ok(())
     }
 
+    /// Goes to the next record; false at the end of a file whose records were not counted.
+    fn read_record(&self, open: &mut OpenFile) -> Result<bool> {
+        let file = &self.files[open.index];
+        if !open.records.next()? {
+            if !self.is_counted {
+                return Ok(false);
+            }
+            let message = format!(
+                "it has changed while it was read: expected {} records, found {}",
+                file.num_records, open.next
+            );
+            return Err(ReaderError::Format { file: file.path.name(), message });
+        }
+        open.next += 1;
+        file.check_length(&open.records).map(|()| true)
+    }
+
     /// Files are what they were when their records were found.
     fn check_sizes(&self) -> Result<()> {
         for file in self.files.iter() {
-            let found = TextFile::stored_bytes_of(&file.path)?;
+            let found = file.path.stored_bytes()?;
             if found != file.stored_bytes {
                 let message = format!(
                     "it has changed while it was read: expected {} bytes, found {found}",
                     file.stored_bytes
                 );
-                return Err(ReaderError::Format { file: file.path.clone(), message });
+                return Err(ReaderError::Format { file: file.path.name(), message });
             }
         }
         Ok(())
     }
 }
 
-fn read_record(open: &mut OpenFile, file: &OneFile) -> Result<()> {
-    if !open.records.next()? {
-        let message = format!(
-            "it has changed while it was read: expected {} records, found {}",
-            file.num_records, open.next
-        );
-        return Err(ReaderError::Format { file: file.path.clone(), message });
-    }
-    open.next += 1;
-    file.check_length(&open.records)
-}
-
 impl SampleStream for DelimitedStream {
     fn next(&mut self, samples: &mut Samples) -> Result<bool> {
-        let Some((index, records)) = self.now.take().or_else(|| self.pieces.next()) else {
-            return self.check_sizes().map(|()| false);
-        };
-        let end = records.end.min(records.start + SAMPLES_AT_A_TIME);
-        if end < records.end {
-            self.now = Some((index, end..records.end));
-        }
         samples.clear(&self.schema);
-        self.go_to(index, records.start)?;
-        let file = &self.files[index];
-        let Some(open) = &mut self.open else { return Ok(false) };
-        for _ in records.start..end {
-            read_record(open, file)?;
+        while samples.num_samples == 0 {
+            let Some((index, records)) = self.now.take().or_else(|| self.pieces.next()) else {
+                return self.check_sizes().map(|()| false);
+            };
+            self.go_to(index, records.start)?;
+            let Some(mut open) = self.open.take() else { return Ok(false) };
+            let end = records.end.min(records.start + SAMPLES_AT_A_TIME);
+            let is_whole = self.push_records(&mut open, end, samples)?;
+            if is_whole && end < records.end {
+                self.now = Some((index, end..records.end));
+            }
+            self.open = Some(open);
+        }
+        Ok(true)
+    }
+
+    fn description(&self) -> String {
+        "records of text through the page cache".to_owned()
+    }
+}
+
+impl DelimitedStream {
+    /// Adds the records of an open file up to `end`; false where it has fewer.
+    fn push_records(&self, open: &mut OpenFile, end: u64, samples: &mut Samples) -> Result<bool> {
+        let file = &self.files[open.index];
+        while open.next < end {
+            if !self.read_record(open)? {
+                return Ok(false);
+            }
             let records = &open.records;
             let pushed = push_fields(records.fields(), &file.roles, &self.columns, samples);
             pushed.map_err(|(column, (expected, found))| {
@@ -275,14 +315,10 @@ impl SampleStream for DelimitedStream {
                     }
                 );
                 let line = records.place().line;
-                ReaderError::Format { file: file.path.clone(), message: format!("line {line}, {message}") }
+                ReaderError::Format { file: file.path.name(), message: format!("line {line}, {message}") }
             })?;
         }
         Ok(true)
-    }
-
-    fn description(&self) -> String {
-        "records of text through the page cache".to_owned()
     }
 }
 

@@ -74,6 +74,18 @@ pub trait SampleStream: Send {
     }
 }
 
+/// Refuses ranges other than everything, which is all that can be asked for where samples have not been counted.
+pub(crate) fn front_to_back(mut ranges: Ranges) -> Result<()> {
+    match ranges.next() {
+        Some(Range { start: 0, end: u64::MAX }) => Ok(()),
+        _ => {
+            let message =
+                "this data can only be read from front to back: convert it to read it in another order";
+            Err(ReaderError::Invalid { message: message.to_owned() })
+        }
+    }
+}
+
 /// Ranges of samples, cut at the borders of parts (files, shards, blocks): which part, and its samples. `starts` are the samples before
 /// each part, and all of them at the end.
 pub(crate) fn cut(

@@ -4,8 +4,10 @@
 //! Other element types are read too. Members of an `npz` must be stored, not compressed, as `numpy.savez` does. Which logarithm the
 //! dense numbers went through is not in the files: it has to be said ([`DenseTransform`]).
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::records::{Element, Field, FieldFile, MOST_RECORD_BYTES, RecordSink, RecordSource, Shard, Target};
@@ -58,9 +60,9 @@ pub fn open(paths: &[PathBuf], transform: DenseTransform) -> Result<RecordSource
 const SUFFIXES: [&str; 4] = ["_labels.npy", "_dense.npy", "_sparse.npy", "_sparse_multi_hot.npz"];
 
 fn stem_of(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let stem = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(&name);
-    path.with_file_name(stem)
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    let stem = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix.as_bytes())).unwrap_or(name);
+    path.with_file_name(OsStr::from_bytes(stem))
 }
 
 /// Whether files of arrays begin with `path`.
@@ -262,7 +264,7 @@ impl NpySink {
         let stem = stem_of(stem);
         if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() {
             let message =
-                "npy holds transformed numbers: name the dense transform to convert with".to_owned();
+                "npy holds transformed numbers: say how integers become numbers (--dense-transform \"ln(x+1)\")".to_owned();
             return Err(ReaderError::Invalid { message });
         }
         let hotness: Vec<_> = schema.fixed_hotness()?.into_iter().map(|count| count as usize).collect();

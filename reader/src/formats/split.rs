@@ -230,13 +230,15 @@ impl SplitSink {
     pub fn create(folder: &Path, schema: &DataSchema, rows: &[u64]) -> Result<Self> {
         let refuse = |message: &str| Err(ReaderError::Invalid { message: format!("split: {message}") });
         if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() {
-            return refuse("it holds transformed numbers: name the dense transform to convert with");
+            return refuse(
+                "it holds transformed numbers: say how integers become numbers (--dense-transform \"ln(x+1)\")",
+            );
         }
         if schema.sparse.iter().any(|column| column.hotness != Hotness::Fixed(1)) {
             return refuse("it has one id a sample in every column");
         }
         if rows.len() != schema.sparse.len() {
-            return refuse("the rows of every column's table have to be known");
+            return refuse("the rows of every column's table have to be known (--rows)");
         }
         std::fs::create_dir_all(folder)
             .map_err(|source| ReaderError::Write { file: folder.into(), source })?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Ranges, SampleStream, Sink, Source};
+use super::{Ranges, SampleStream, Sink, Source, front_to_back};
 use crate::Position;
 use crate::aside::Aside;
 use crate::criteo::blocks::{BlockOptions, BlockStream, Event};
@@ -10,13 +10,13 @@ use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
 use crate::hashing::MISSING_ID;
-use crate::io::TextFile;
+use crate::io::DataFile;
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
 use crate::schema::{Column, Schema};
 
 /// Text files, one after another.
 pub struct TextSource {
-    files: Vec<PathBuf>,
+    files: Vec<DataFile>,
     options: BlockOptions,
     schema: DataSchema,
     stored_bytes: u64,
@@ -27,10 +27,10 @@ impl TextSource {
     ///
     /// # Errors
     /// Those of opening.
-    pub fn open(files: &[PathBuf], options: &BlockOptions) -> Result<Self> {
+    pub fn open(files: &[DataFile], options: &BlockOptions) -> Result<Self> {
         let Schema { labelled, num_dense, num_sparse } = options.schema;
         let hotness = vec![Hotness::Fixed(1); num_sparse];
-        let sizes = files.iter().map(|file| TextFile::stored_bytes_of(file));
+        let sizes = files.iter().map(DataFile::stored_bytes);
         Ok(Self {
             files: files.to_vec(),
             options: options.clone(),
@@ -57,12 +57,8 @@ impl Source for TextSource {
         false
     }
 
-    fn read(&self, mut ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
-        if ranges.next().is_none_or(|range| range.start != 0 || range.end != u64::MAX) {
-            let message =
-                "text can only be read from front to back: convert it to read it in another order".to_owned();
-            return Err(ReaderError::Invalid { message });
-        }
+    fn read(&self, ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
+        front_to_back(ranges)?;
         let stream = BlockStream::open(self.files.clone(), &self.options, &Position::default(), Some(1))?;
         Ok(Box::new(TextStream { stream, schema: self.schema.clone() }))
     }

@@ -1,13 +1,12 @@
 //! The description: for a program as JSON, for a person as a table.
 
 use std::fmt;
-use std::path::Path;
 
 use serde::Serialize;
 
 use super::columns::{ColumnStatistics, DenseStatistics, SparseStatistics};
 use crate::error::Result;
-use crate::io::TextFile;
+use crate::io::{DataFile, TextFile};
 use crate::schema::{Column, Schema};
 use crate::skipped::SkipReport;
 
@@ -91,10 +90,10 @@ pub struct SparseSummary {
 
 impl FileSummary {
     /// A file that has not been read yet.
-    pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = TextFile::open(path)?;
+    pub(super) fn open(path: &DataFile) -> Result<Self> {
+        let file = TextFile::look(path)?;
         let (bytes, compression) = (file.stored_bytes(), file.compression().name());
-        Ok(Self { path: path.display().to_string(), bytes, compression, rows: 0, bad_rows: 0 })
+        Ok(Self { path: path.to_string(), bytes, compression, rows: 0, bad_rows: 0 })
     }
 }
 

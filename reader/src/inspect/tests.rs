@@ -7,7 +7,7 @@ fn inspected(text: &str, options: &InspectOptions, threads: usize) -> Result<Ins
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rows.txt");
     fs::write(&file, text).unwrap();
-    let report = inspect(&[file], options, &Pool::new(threads), &mut |_| ())?;
+    let report = inspect(&[file.into()], options, &Pool::new(threads), &mut |_| ())?;
     let files = report.files.iter().map(|file| FileSummary { path: String::new(), ..file.clone() }).collect();
     Ok(InspectReport { files, ..report })
 }
@@ -104,7 +104,7 @@ fn the_real_sample_is_as_published() {
         println!("skipped, because {} is absent", path.display());
         return;
     }
-    let report = inspect(&[path.to_owned()], &InspectOptions::default(), &Pool::new(2), &mut |_| ()).unwrap();
+    let report = inspect(&[path.into()], &InspectOptions::default(), &Pool::new(2), &mut |_| ()).unwrap();
     assert_eq!((report.rows, report.bad_rows, report.files[0].compression), (95_997, 0, "gzip"));
     // The published figures are rounded.
     let near = |share: f64, percent: f64| (100.0 * share - percent).abs() < 0.0501;

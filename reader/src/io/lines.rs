@@ -1,13 +1,17 @@
 //! Text to blocks of whole lines, in bounded memory.
 
 use std::io::{ErrorKind, Read};
-use std::path::Path;
 
 use memchr::{memchr, memchr_iter, memrchr};
 
-use super::TextFile;
+use super::{DataFile, TextFile};
 use crate::criteo::parse::MAX_LINE_BYTES;
 use crate::error::{ReaderError, Result};
+
+/// Bytes beyond [`MAX_LINE_BYTES`] that are skipped for the end of a line.
+const MOST_DROPPED_BYTES: u64 = 64 << 20;
+/// What some editors put before UTF-8; no part of the first field.
+const MARK_OF_UTF_8: &[u8] = b"\xef\xbb\xbf";
 
 /// Whole lines of a file. Buffers are reused from block to block.
 #[derive(Debug, Default)]
@@ -48,13 +52,17 @@ pub struct LineBlocks {
 }
 
 impl LineBlocks {
-    /// Opens `path`; blocks will have about `block_bytes` bytes, more only for a longer line.
+    /// Opens `file`; blocks will have about `block_bytes` bytes, more only for a longer line.
     ///
     /// # Errors
     /// As [`TextFile::open`].
-    pub fn open(path: &Path, block_bytes: usize) -> Result<Self> {
-        let file = TextFile::open(path)?;
-        Ok(Self { file, block_bytes: block_bytes.max(1), carry: Vec::new(), line: 0, byte: 0, ended: false })
+    pub fn open(file: &DataFile, block_bytes: usize) -> Result<Self> {
+        Ok(Self::of(TextFile::open(file)?, block_bytes))
+    }
+
+    /// The lines of an open file.
+    pub fn of(file: TextFile, block_bytes: usize) -> Self {
+        Self { file, block_bytes: block_bytes.max(1), carry: Vec::new(), line: 0, byte: 0, ended: false }
     }
 
     /// The file.
@@ -89,7 +97,7 @@ impl LineBlocks {
                 return Ok(());
             }
         };
-        Err(ReaderError::BadPosition { file: self.file.path().to_owned(), line, byte, reason })
+        Err(ReaderError::BadPosition { file: self.file.name().to_owned(), line, byte, reason })
     }
 
     /// Fills `block` with the next lines; false at the end of the file.
@@ -127,6 +135,12 @@ impl LineBlocks {
             }
             target = block.length + self.block_bytes;
         }
+        if self.byte == 0 && block.text().starts_with(MARK_OF_UTF_8) {
+            block.buffer.copy_within(MARK_OF_UTF_8.len()..block.length, 0);
+            block.length -= MARK_OF_UTF_8.len();
+            self.byte = MARK_OF_UTF_8.len() as u64;
+            block.first_byte = self.byte;
+        }
         self.finish(block, dropped)
     }
 
@@ -148,7 +162,8 @@ impl LineBlocks {
         Ok(())
     }
 
-    /// Cuts the overlong line that fills `block` and reads past its end; says how many bytes were dropped.
+    /// Cuts the overlong line that fills `block` and reads past its end; says how many bytes were dropped. A line that goes on for
+    /// [`MOST_DROPPED_BYTES`] is an error: this is no text.
     fn drop_rest_of_line(&mut self, block: &mut TextBlock) -> Result<u64> {
         let kept = MAX_LINE_BYTES + 2;
         let mut dropped = (block.length - kept) as u64;
@@ -164,6 +179,14 @@ impl LineBlocks {
                 }
                 None => dropped += scratch.length as u64,
             }
+            if dropped > MOST_DROPPED_BYTES {
+                let lines = memchr_iter(b'\n', block.text()).count() as u64;
+                let message = format!(
+                    "line {}: it is longer than {MOST_DROPPED_BYTES} bytes: expected lines of text",
+                    self.line + lines + 1
+                );
+                return Err(ReaderError::Format { file: self.file.name().to_owned(), message });
+            }
             if self.ended {
                 return Ok(dropped);
             }
@@ -174,7 +197,7 @@ impl LineBlocks {
     fn finish(&mut self, block: &mut TextBlock, dropped: u64) -> Result<bool> {
         if block.length == 0 {
             return match self.byte {
-                0 => Err(ReaderError::Empty { file: self.file.path().to_owned() }),
+                0 => Err(ReaderError::Empty { file: self.file.name().to_owned() }),
                 _ => Ok(false),
             };
         }

@@ -1,10 +1,10 @@
 //! Files to text: plain, gzip or zstd, told apart by their first bytes, never by their names.
 
+mod data_file;
 pub mod lines;
 mod regular;
 
-use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +13,8 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::error::{ReaderError, Result};
 
+use data_file::Bytes;
+pub use data_file::DataFile;
 pub use lines::{LineBlocks, TextBlock};
 pub use regular::read_small_text;
 pub(crate) use regular::{open_regular, open_regular_with};
@@ -53,7 +55,8 @@ impl Compression {
 
 /// A file being read as text, decompressed on the way.
 pub struct TextFile {
-    path: PathBuf,
+    /// What messages call it.
+    name: PathBuf,
     compression: Compression,
     stored_bytes: u64,
     stored_bytes_read: Arc<AtomicU64>,
@@ -67,25 +70,34 @@ enum Text {
 }
 
 impl TextFile {
-    /// Opens `path` and looks at its first bytes.
+    /// Opens `file`, to be read to its end, and looks at its first bytes.
     ///
     /// # Errors
-    /// [`ReaderError::Open`], [`ReaderError::Directory`], or [`ReaderError::Empty`] for a file of no bytes.
-    pub fn open(path: &Path) -> Result<Self> {
-        let open_error = |source| ReaderError::Open { file: path.to_owned(), source };
-        let mut file = File::open(path).map_err(open_error)?;
-        let metadata = file.metadata().map_err(open_error)?;
-        if metadata.is_dir() {
-            return Err(ReaderError::Directory { file: path.to_owned() });
-        }
+    /// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Pipe`] for a pipe that was read before, or
+    /// [`ReaderError::Empty`] for a file of no bytes.
+    pub fn open(file: &DataFile) -> Result<Self> {
+        Self::of(file, file.open()?)
+    }
+
+    /// The same to look at the beginning, which a pipe keeps for its reader.
+    ///
+    /// # Errors
+    /// As [`TextFile::open`].
+    pub fn look(file: &DataFile) -> Result<Self> {
+        Self::of(file, file.look()?)
+    }
+
+    fn of(file: &DataFile, mut bytes: Bytes) -> Result<Self> {
+        let name = file.name();
+        let open_error = |source| ReaderError::Open { file: name.clone(), source };
         let mut magic = Vec::with_capacity(4);
-        file.by_ref().take(4).read_to_end(&mut magic).map_err(open_error)?;
+        bytes.by_ref().take(4).read_to_end(&mut magic).map_err(open_error)?;
         if magic.is_empty() {
-            return Err(ReaderError::Empty { file: path.to_owned() });
+            return Err(ReaderError::Empty { file: name });
         }
         let compression = Compression::of(&magic);
         let stored_bytes_read = Arc::new(AtomicU64::new(0));
-        let counted = Counted { magic: Cursor::new(magic), file, count: Arc::clone(&stored_bytes_read) };
+        let counted = Counted { magic: Cursor::new(magic), bytes, count: Arc::clone(&stored_bytes_read) };
         let text = match compression {
             Compression::Plain => Text::Plain(counted),
             Compression::Gzip => {
@@ -97,21 +109,12 @@ impl TextFile {
                 Text::Decoded(Box::new(decoder))
             }
         };
-        Ok(Self { path: path.to_owned(), compression, stored_bytes: metadata.len(), stored_bytes_read, text })
+        Ok(Self { stored_bytes: file.stored_bytes()?, name, compression, stored_bytes_read, text })
     }
 
-    /// The size of the file at `path` in bytes, as stored.
-    ///
-    /// # Errors
-    /// [`ReaderError::Open`].
-    pub fn stored_bytes_of(path: &Path) -> Result<u64> {
-        let metadata = std::fs::metadata(path);
-        Ok(metadata.map_err(|source| ReaderError::Open { file: path.to_owned(), source })?.len())
-    }
-
-    /// The file's path, as given.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// What messages call it.
+    pub fn name(&self) -> &Path {
+        &self.name
     }
 
     /// How it is compressed.
@@ -142,7 +145,7 @@ impl TextFile {
 
     /// Turns an error of [`Read::read`] into one that names the file and the place.
     pub fn name_error(&self, source: io::Error, line: u64, bytes: u64) -> ReaderError {
-        let file = self.path.clone();
+        let file = self.name.clone();
         let format = self.compression.name();
         match (self.compression, source.kind(), source.raw_os_error()) {
             (Compression::Plain, _, _) | (_, _, Some(_)) => ReaderError::Read { file, line, source },
@@ -164,34 +167,23 @@ impl Read for TextFile {
 /// A file with its first bytes put back in front, counting what is read.
 struct Counted {
     magic: Cursor<Vec<u8>>,
-    file: File,
+    bytes: Bytes,
     count: Arc<AtomicU64>,
 }
 
 impl Counted {
-    /// Skips by seeking where the file can seek (pipes cannot), else by reading.
     fn skip(&mut self, count: u64) -> io::Result<u64> {
         let from_magic = io::copy(&mut self.magic.by_ref().take(count), &mut io::sink())?;
-        let rest = count - from_magic;
-        let (here, length) = match (self.file.stream_position(), self.file.metadata()) {
-            (Ok(here), Ok(metadata)) if metadata.is_file() => (here, metadata.len()),
-            _ => {
-                let read = io::copy(&mut self.file.by_ref().take(rest), &mut io::sink())?;
-                self.count.fetch_add(from_magic + read, Ordering::Relaxed);
-                return Ok(from_magic + read);
-            }
-        };
-        let target = (here + rest).min(length.max(here));
-        self.file.seek(SeekFrom::Start(target))?;
-        self.count.fetch_add(from_magic + target - here, Ordering::Relaxed);
-        Ok(from_magic + target - here)
+        let skipped = from_magic + self.bytes.skip(count - from_magic)?;
+        self.count.fetch_add(skipped, Ordering::Relaxed);
+        Ok(skipped)
     }
 }
 
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let from_magic = self.magic.read(buffer)?;
-        let read = if from_magic > 0 { from_magic } else { self.file.read(buffer)? };
+        let read = if from_magic > 0 { from_magic } else { self.bytes.read(buffer)? };
         self.count.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }

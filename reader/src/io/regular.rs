@@ -66,20 +66,21 @@ mod tests {
             assert!(message(path).contains("is not a regular file"), "{}", message(path));
         }
         assert!(message(folder.path()).contains("is a directory"));
-        assert!(message(&write(folder.path(), "empty", b"")).contains("is empty"));
-        let (_, bytes) = open_regular(&write(folder.path(), "a", b"four")).unwrap();
+        assert!(message(write(folder.path(), "empty", b"").path()).contains("is empty"));
+        let (_, bytes) = open_regular(write(folder.path(), "a", b"four").path()).unwrap();
         assert_eq!(bytes, 4);
     }
 
     #[test]
     fn small_files_are_read_up_to_their_bound() {
         let folder = tempfile::tempdir().unwrap();
-        let path = write(folder.path(), "a", b"four");
-        assert_eq!(read_small_text(&path, 4).unwrap(), "four");
-        assert_eq!(read_small_text(&path, 3).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        let file = write(folder.path(), "a", b"four");
+        let path = file.path();
+        assert_eq!(read_small_text(path, 4).unwrap(), "four");
+        assert_eq!(read_small_text(path, 3).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         let error = read_small_text(Path::new("/dev/zero"), 1 << 16).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
-        let error = read_small_text(&write(folder.path(), "b", b"\xff"), 9).unwrap_err();
+        let error = read_small_text(write(folder.path(), "b", b"\xff").path(), 9).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 }

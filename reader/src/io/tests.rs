@@ -1,10 +1,10 @@
 //! Tests of opening, decompressing and cutting into lines.
 
-use super::testing::{gzip, write, zstd};
+use super::testing::{gzip, pipe, write, zstd};
 use super::*;
 use crate::criteo::parse::MAX_LINE_BYTES;
 
-fn all_blocks(path: &Path, block_bytes: usize) -> Result<Vec<(u64, u64, Vec<u8>)>> {
+fn all_blocks(path: &DataFile, block_bytes: usize) -> Result<Vec<(u64, u64, Vec<u8>)>> {
     let mut blocks = LineBlocks::open(path, block_bytes)?;
     let mut block = TextBlock::default();
     let mut found = Vec::new();
@@ -108,9 +108,9 @@ fn corrupt_files_say_so() {
 #[test]
 fn files_that_are_none_say_so() {
     let folder = tempfile::tempdir().unwrap();
-    let message = |path: &Path| all_blocks(path, 64).unwrap_err().to_string();
-    assert!(message(&folder.path().join("absent")).contains("cannot open"));
-    assert!(message(folder.path()).contains("is a directory, expected a file"));
+    let message = |path: &DataFile| all_blocks(path, 64).unwrap_err().to_string();
+    assert!(message(&folder.path().join("absent").into()).contains("cannot open"));
+    assert!(message(&folder.path().into()).contains("is a directory, expected a file"));
     assert!(message(&write(folder.path(), "a", b"")).contains("is empty, expected at least one row"));
     assert!(message(&write(folder.path(), "a.gz", &gzip(b""))).contains("is empty"));
 }
@@ -129,4 +129,62 @@ fn a_line_without_end_does_not_fill_memory() {
             assert_eq!((*line, *byte as usize, last.as_slice()), (2, text.len() - 6, b"three\n".as_slice()));
         }
     }
+}
+
+#[test]
+fn a_line_that_never_ends_is_refused_and_not_waited_for() {
+    let mut blocks = LineBlocks::open(&"/dev/zero".into(), 1 << 20).unwrap();
+    let message = blocks.next(&mut TextBlock::default()).unwrap_err().to_string();
+    assert!(message.contains("/dev/zero: line 1: it is longer than 67108864 bytes"), "{message}");
+}
+
+#[test]
+fn the_mark_of_utf_8_is_no_part_of_the_first_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = b"\xef\xbb\xbfone\ntwo\n";
+    for (name, bytes) in [("a", text.to_vec()), ("a.gz", gzip(text))] {
+        let file = write(folder.path(), name, &bytes);
+        assert_eq!(all_blocks(&file, 1 << 20).unwrap(), [(0, 3, b"one\ntwo\n".to_vec())]);
+        // Positions count it.
+        let mut blocks = LineBlocks::open(&file, 100).unwrap();
+        blocks.skip_to(1, 7).unwrap();
+        let mut block = TextBlock::default();
+        assert!(blocks.next(&mut block).unwrap());
+        assert_eq!(block.text(), b"two\n");
+    }
+}
+
+#[test]
+fn looking_into_a_pipe_takes_nothing_out_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = sample_text();
+    for bytes in [text.clone(), gzip(&text), zstd(&text)] {
+        let (file, writer) = pipe(folder.path(), bytes);
+        assert!(file.is_stream());
+        for looks in 1..4 {
+            let mut blocks = LineBlocks::of(TextFile::look(&file.clone()).unwrap(), 100 * looks);
+            let mut block = TextBlock::default();
+            assert!(blocks.next(&mut block).unwrap());
+            assert!(text.starts_with(block.text()) && block.text().len() > 50);
+        }
+        let mut blocks = LineBlocks::open(&file, 1000).unwrap();
+        let (mut block, mut found) = (TextBlock::default(), Vec::new());
+        while blocks.next(&mut block).unwrap() {
+            found.extend_from_slice(block.text());
+        }
+        assert!(found == text);
+        writer.join().unwrap();
+        let message = TextFile::open(&file).err().unwrap().to_string();
+        assert!(
+            message.contains("pipe is a pipe, which can be read only once: it has been read already"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn what_is_seen_of_a_pipe_is_bounded() {
+    let mut look = TextFile::look(&"/dev/zero".into()).unwrap();
+    let error = io::copy(&mut look, &mut io::sink()).unwrap_err();
+    assert!(error.to_string().contains("its beginning holds no line"), "{error}");
 }

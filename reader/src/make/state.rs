@@ -13,6 +13,7 @@ use crate::aside::write_file_aside;
 use crate::criteo::BadRowPolicy;
 use crate::dictionary::CountedFile;
 use crate::error::{ReaderError, Result};
+use crate::io::DataFile;
 use crate::schema::Schema;
 
 const FOLDER: &str = "counting";
@@ -46,7 +47,7 @@ struct Record {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FinishedFile {
-    path: PathBuf,
+    path: DataFile,
     identity: Identity,
     pub rows: u64,
     pub skipped: u64,
@@ -65,8 +66,12 @@ struct Identity {
 }
 
 impl Identity {
-    fn of(path: &Path) -> Result<Self> {
-        let failed = |source| ReaderError::Open { file: path.to_owned(), source };
+    fn of(path: &DataFile) -> Result<Self> {
+        if path.is_stream() {
+            // It is never found again.
+            return Ok(Self { bytes: 0, modified_ns: None, xxh3_of_beginning: 0 });
+        }
+        let failed = |source| ReaderError::Open { file: path.name(), source };
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         let modified = metadata.modified().ok();
@@ -83,9 +88,9 @@ impl Identity {
 
 impl FinishedFile {
     /// A file that is about to be counted.
-    pub fn begin(path: &Path) -> Result<Self> {
+    pub fn begin(path: &DataFile) -> Result<Self> {
         let identity = Identity::of(path)?;
-        Ok(Self { path: path.to_owned(), identity, rows: 0, skipped: 0, runs: Vec::new() })
+        Ok(Self { path: path.clone(), identity, rows: 0, skipped: 0, runs: Vec::new() })
     }
 
     /// Its size, as stored.
@@ -95,14 +100,14 @@ impl FinishedFile {
 
     /// What the dictionary says of it.
     pub fn counted(&self) -> CountedFile {
-        let path = self.path.display().to_string();
+        let path = self.path.to_string();
         CountedFile { path, bytes: self.bytes(), rows: self.rows, skipped: self.skipped }
     }
 }
 
 impl State {
     /// Takes up what an earlier call left in `folder`, as far as it is about these files and they are unchanged.
-    pub fn open(folder: &Path, schema: Schema, on_bad_row: BadRowPolicy, files: &[PathBuf]) -> Result<Self> {
+    pub fn open(folder: &Path, schema: Schema, on_bad_row: BadRowPolicy, files: &[DataFile]) -> Result<Self> {
         let folder = folder.join(FOLDER);
         let lock = lock_folder(&folder)?;
         let fresh = Record { format_version: 1, schema, on_bad_row, finished: Vec::new(), next_run: 0 };
@@ -115,7 +120,8 @@ impl State {
         }
         record.finished.retain(|finished| {
             let same = Identity::of(&finished.path).is_ok_and(|identity| identity == finished.identity);
-            same && files.contains(&finished.path)
+            same && !finished.path.is_stream()
+                && files.contains(&finished.path)
                 && finished.runs.iter().all(|run| folder.join(run).is_file())
         });
         let state = Self { folder, record, _lock: lock };
@@ -134,8 +140,8 @@ impl State {
     }
 
     /// The record of `path`, if it has been counted.
-    pub fn finished_file(&self, path: &Path) -> Option<&FinishedFile> {
-        self.record.finished.iter().find(|finished| finished.path == path)
+    pub fn finished_file(&self, path: &DataFile) -> Option<&FinishedFile> {
+        self.record.finished.iter().find(|finished| finished.path == *path)
     }
 
     /// Names a new run of `file`.

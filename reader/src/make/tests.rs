@@ -19,7 +19,7 @@ fn spilling(rule: DictionaryRule) -> MakeOptions {
     MakeOptions { rule, memory_bytes: SMALL_MEMORY, block_bytes: 20_000, ..MakeOptions::default() }
 }
 
-fn make(files: &[PathBuf], folder: &Path, options: &MakeOptions) -> Result<MakeReport> {
+fn make(files: &[DataFile], folder: &Path, options: &MakeOptions) -> Result<MakeReport> {
     make_dictionary(files, folder, options, &Pool::new(2), &mut |_| ())
 }
 
@@ -46,9 +46,9 @@ fn naive_columns(text: &str, rule: DictionaryRule) -> Vec<DictionaryColumn> {
 }
 
 /// Two files of 3,000 rows each, and their text.
-fn two_files(folder: &Path) -> (Vec<PathBuf>, String) {
+fn two_files(folder: &Path) -> (Vec<DataFile>, String) {
     let texts = [1, 2].map(|seed| String::from_utf8(testing::rows(3000, seed)).unwrap());
-    let files = ["a.txt", "b.txt"].map(|name| folder.join(name));
+    let files = ["a.txt", "b.txt"].map(|name| DataFile::from(folder.join(name)));
     files.iter().zip(&texts).for_each(|(file, text)| fs::write(file, text).unwrap());
     (files.to_vec(), texts.concat())
 }
@@ -107,7 +107,7 @@ fn more_runs_than_can_be_merged_at_once_are_merged_in_rounds() {
     let mut files = Vec::new();
     for seed in 0..=MAX_MERGED_RUNS {
         let rows = testing::rows(40, seed as u64);
-        files.push(folder.path().join(format!("{seed}.txt")));
+        files.push(DataFile::from(folder.path().join(format!("{seed}.txt"))));
         fs::write(&files[seed], &rows).unwrap();
         text.extend(rows);
     }
@@ -196,7 +196,7 @@ fn bad_rows_are_skipped_and_reported() {
 fn what_cannot_be_done_is_refused_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let (files, _) = two_files(folder.path());
-    let message_of = |files: &[PathBuf], options: &MakeOptions| {
+    let message_of = |files: &[DataFile], options: &MakeOptions| {
         make(files, folder.path(), options).unwrap_err().to_string()
     };
     let message = message_of(&files, &MakeOptions { memory_bytes: 100_000, ..spilling(rule(1, None)) });
@@ -209,7 +209,9 @@ fn what_cannot_be_done_is_refused_with_the_remedy() {
         message_of(&files, &MakeOptions { rule: rule(0, None), ..MakeOptions::default() })
             .contains("at least 1")
     );
-    assert!(message_of(&[folder.path().join("none")], &MakeOptions::default()).contains("cannot open"));
+    assert!(
+        message_of(&[folder.path().join("none").into()], &MakeOptions::default()).contains("cannot open")
+    );
 
     let state = State::open(folder.path(), Schema::criteo(), BadRowPolicy::Error, &files).unwrap();
     assert!(message_of(&files, &MakeOptions::default()).contains("another process is making a dictionary"));
@@ -231,7 +233,7 @@ fn the_real_sample_has_the_published_numbers_of_values() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let report = make(&[path.to_owned()], folder.path(), &MakeOptions::default()).unwrap();
+    let report = make(&[path.into()], folder.path(), &MakeOptions::default()).unwrap();
     assert_eq!(report.rows, 95_997);
     let valued = |column: &DictionaryColumn| column.ids.iter().filter(|&&id| id != MISSING_ID).count();
     let found: Vec<usize> = report.dictionary.columns().iter().map(valued).collect();

@@ -33,7 +33,7 @@ fn bytes_depend_on_the_seed_and_not_on_threads() {
 fn the_real_parser_reads_every_row_and_both_files_follow_one_truth() {
     for gzip in [false, true] {
         let (_folder, report) = generated(&options(3, gzip), 2);
-        let files = vec![report.train_file.clone(), report.valid_file.clone()];
+        let files = vec![report.train_file.clone().into(), report.valid_file.clone().into()];
         let mut stream =
             BlockStream::open(files, &BlockOptions::default(), &Position::default(), Some(1)).unwrap();
         let (mut samples, mut clicks) = ([0, 0], [0_u64, 0]);

@@ -5,7 +5,7 @@ use super::*;
 
 const SMALL: Schema = Schema { labelled: true, num_dense: 2, num_sparse: 2 };
 
-fn verified(files: &[PathBuf], most_bad_rows: usize) -> (VerifyReport, Vec<String>) {
+fn verified(files: &[DataFile], most_bad_rows: usize) -> (VerifyReport, Vec<String>) {
     let options = VerifyOptions { schema: SMALL, most_bad_rows };
     let mut seen = Vec::new();
     let mut on_bad_row = |row: &BadRow| seen.push(row.to_string());
@@ -17,7 +17,7 @@ fn verified(files: &[PathBuf], most_bad_rows: usize) -> (VerifyReport, Vec<Strin
 fn every_bad_line_is_named_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let good = "1\t5\t1\ta\tb\n0\t6\t2\tc\td\n";
-    let files = ["a.txt", "b.txt"].map(|name| folder.path().join(name));
+    let files = ["a.txt", "b.txt"].map(|name| DataFile::from(folder.path().join(name)));
     fs::write(&files[0], format!("{good}2\t5\t1\ta\tb\n{good}1\tx\t1\ta\tb\r\n1\t5\t1\ta\n")).unwrap();
     fs::write(&files[1], format!("1\t5\t1\tg\tb\n{good}")).unwrap();
     let (report, seen) = verified(&files, 3);
@@ -44,7 +44,7 @@ fn every_bad_line_is_named_and_counted() {
 #[test]
 fn a_file_that_cannot_be_read_does_not_hide_the_next() {
     let folder = tempfile::tempdir().unwrap();
-    let files = ["none.txt", "cut.gz", "good.txt"].map(|name| folder.path().join(name));
+    let files = ["none.txt", "cut.gz", "good.txt"].map(|name| DataFile::from(folder.path().join(name)));
     let good = "1\t5\t1\ta\tb\n0\t6\t2\tc\td\n";
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(good.repeat(1000).as_bytes()).unwrap();
@@ -62,7 +62,7 @@ fn a_file_that_cannot_be_read_does_not_hide_the_next() {
 #[test]
 fn strange_columns_are_noted() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("a.txt");
+    let file = DataFile::from(folder.path().join("a.txt"));
     fs::write(&file, "0\t-3\t\ta\t\n0\t4\t\ta\t5\n").unwrap();
     let (report, _) = verified(&[file], 10);
     assert!(report.is_sound());

@@ -11,18 +11,18 @@ use clap::Args;
 use headlong_reader::convert::{self, Described};
 use headlong_reader::disk::{DiskBlocks, DiskOptions, EngineChoice};
 use headlong_reader::formats::Format;
+use headlong_reader::io::DataFile;
 use headlong_reader::io::TextFile;
 use headlong_reader::samples::Samples;
 use serde_json::json;
 use std::io::Read as _;
-use std::path::PathBuf;
 
 /// Arguments of `headlong bench reader`.
 #[derive(Debug, Args)]
 pub struct ReaderArguments {
     /// Files of one format
     #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
+    pub files: Vec<DataFile>,
     /// Their format; told from the first file where it is not given
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
@@ -77,6 +77,7 @@ pub fn run(arguments: &ReaderArguments) -> Result<()> {
         engine: arguments.engine,
         direct: !arguments.buffered,
     };
+    DataFile::refuse_pipes(&arguments.files, "its bytes are read twice, to compare").map_err(failed)?;
     // One read at a time, as `dd iflag=direct bs=1M` does, and many: the better of both is what the disk can.
     let one =
         DiskOptions { block_bytes: 1 << 20, depth: 1, engine: EngineChoice::Threads, direct: options.direct };
@@ -129,11 +130,11 @@ pub fn run(arguments: &ReaderArguments) -> Result<()> {
     output::answer(&arguments.json, &text, &document)
 }
 
-fn undecoded(files: &[PathBuf], options: &DiskOptions) -> headlong_reader::Result<Pass> {
+fn undecoded(files: &[DataFile], options: &DiskOptions) -> headlong_reader::Result<Pass> {
     let clock = Block::start();
     let (mut bytes, mut description) = (0, String::new());
     for file in files {
-        let mut blocks = DiskBlocks::open(file, 0, options)?;
+        let mut blocks = DiskBlocks::open(file.system_path(), 0, options)?;
         while let Some(block) = blocks.next()? {
             bytes += block.bytes().len() as u64;
         }
@@ -144,7 +145,7 @@ fn undecoded(files: &[PathBuf], options: &DiskOptions) -> headlong_reader::Resul
 }
 
 /// The text of the files, decompressed as it is for whoever parses it.
-fn decompressed(files: &[PathBuf]) -> headlong_reader::Result<Pass> {
+fn decompressed(files: &[DataFile]) -> headlong_reader::Result<Pass> {
     let clock = Block::start();
     let (mut stored, mut buffer) = (0, vec![0; 1 << 20]);
     for path in files {

@@ -19,6 +19,8 @@ use crate::convert_command::{ConvertArguments, MultiHotArguments};
 use crate::kernels_command;
 use crate::verify_command::VerifyArguments;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use headlong_reader::formats::Format;
+use headlong_reader::io::DataFile;
 use std::path::PathBuf;
 
 /// Trains deep-learning recommendation models (DLRM) on click logs.
@@ -159,7 +161,10 @@ pub struct EvalArguments {
     pub checkpoint: PathBuf,
     /// Labelled files; may be repeated
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
-    pub data: Vec<PathBuf>,
+    pub data: Vec<DataFile>,
+    /// Their format; told from the first file, else the one that was trained on
+    #[arg(long, value_name = "FORMAT")]
+    pub data_format: Option<Format>,
     /// Samples of one batch; the checkpoint's configuration by default
     #[arg(long, value_name = "N")]
     pub batch_size: Option<usize>,
@@ -185,7 +190,10 @@ pub struct PredictArguments {
     pub checkpoint: PathBuf,
     /// Files, labelled or not; may be repeated
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
-    pub data: Vec<PathBuf>,
+    pub data: Vec<DataFile>,
+    /// Their format; told from the first file, else the one that was trained on
+    #[arg(long, value_name = "FORMAT")]
+    pub data_format: Option<Format>,
     /// Where the probabilities go; the extension decides between CSV and Parquet
     #[arg(long, value_name = "FILE.csv|.parquet")]
     pub output: PathBuf,
@@ -266,7 +274,7 @@ pub enum DataCommand {
 pub struct DataMakeArguments {
     /// Criteo text files, plain, gzip or zstd; may be repeated
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
-    pub data: Vec<PathBuf>,
+    pub data: Vec<DataFile>,
     /// Folder for the dictionary; a stopped run goes on there
     #[arg(long, value_name = "DIR")]
     pub output: PathBuf,
@@ -298,7 +306,7 @@ pub struct DataMakeArguments {
 pub struct DataFilesArguments {
     /// Criteo text files, plain, gzip or zstd
     #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
+    pub files: Vec<DataFile>,
     /// Threads; one per core by default
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,

@@ -2,7 +2,7 @@
 //! here (a key is set by a flag or by `--set`, not by both) holds for each.
 
 use super::TrainArguments;
-use crate::config::Config;
+use crate::config::{Config, FormatChoice};
 use crate::error::{Error, Result};
 
 /// Puts a flag's value into a configuration.
@@ -76,6 +76,9 @@ impl TrainArguments {
         vec![
             list("--data", &["data.train"], &self.data, |c, files| c.data.train = files),
             list("--valid", &["data.valid"], &self.valid, |c, files| c.data.valid = files),
+            flag("--data-format", &["data.format"], &self.data_format, |c, format| {
+                c.data.format = FormatChoice::Of(format);
+            }),
             flag("--output-dir", &["run.output_dir"], &self.output_dir, |c, dir| c.run.output_dir = dir),
             flag("--on-bad-row", &["data.on_bad_row"], &self.on_bad_row, |c, what| c.data.on_bad_row = what),
             flag("--cache-data", &["data.cache"], &self.cache_data, |c, place| c.data.cache = place),
@@ -158,9 +161,10 @@ mod tests {
     ];
 
     /// A value for every flag that takes one, and for each of its keys another one.
-    const VALUES: [(&str, &str, &[&str]); 28] = [
+    const VALUES: [(&str, &str, &[&str]); 29] = [
         ("--data", "a.txt", &["data.train=[\"b.txt\"]"]),
         ("--valid", "a.txt", &["data.valid=[\"b.txt\"]"]),
+        ("--data-format", "csv", &["data.format=parquet"]),
         ("--output-dir", "a", &["run.output_dir=b"]),
         ("--on-bad-row", "skip", &["data.on_bad_row=error"]),
         ("--cache-data", "host", &["data.cache=auto"]),

@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 use crate::preset;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use headlong_reader::formats::Format;
+use headlong_reader::io::DataFile;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -27,10 +29,13 @@ pub struct TrainArguments {
 
     /// Training file (Criteo text, plain, .gz or .zst); may be repeated
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
-    pub data: Vec<PathBuf>,
+    pub data: Vec<DataFile>,
     /// Validation file; may be repeated
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
-    pub valid: Vec<PathBuf>,
+    pub valid: Vec<DataFile>,
+    /// Format of these files; told from the first one where it says so
+    #[arg(long, value_name = "FORMAT", help_heading = "Data")]
+    pub data_format: Option<Format>,
     /// Where everything is written that has no folder of its own
     #[arg(long, value_name = "DIR", help_heading = "Data")]
     pub output_dir: Option<PathBuf>,

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use headlong_reader::IdPolicy;
 use headlong_reader::formats::Format;
 use headlong_reader::hashing::HashFunction;
+use headlong_reader::io::DataFile;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -13,11 +14,9 @@ use std::path::PathBuf;
 #[serde(default)]
 pub struct DataConfig {
     /// Training files, read in this order. Empty: the synthetic data set, where `synthetic.enabled`.
-    #[serde(serialize_with = "super::paths::list")]
-    pub train: Vec<PathBuf>,
+    pub train: Vec<DataFile>,
     /// Validation files, read in this order.
-    #[serde(serialize_with = "super::paths::list")]
-    pub valid: Vec<PathBuf>,
+    pub valid: Vec<DataFile>,
     /// Format of all of them.
     pub format: FormatChoice,
     /// Number of dense columns.
@@ -54,6 +53,9 @@ pub struct DataConfig {
     pub prefetch_batches: usize,
     /// Where decoded data is kept between epochs.
     pub cache: CacheData,
+    /// Not set but found: whether columns of a file that have no place are ignored, because it is predicted and not trained on.
+    #[serde(skip)]
+    pub ignores_others: bool,
 }
 
 impl Default for DataConfig {
@@ -77,6 +79,7 @@ impl Default for DataConfig {
             on_bad_row: OnBadRow::Error,
             prefetch_batches: 4,
             cache: CacheData::Off,
+            ignores_others: false,
         }
     }
 }

@@ -14,10 +14,6 @@ pub(super) fn optional<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> 
     path.as_ref().map(|path| path.to_string_lossy()).serialize(serializer)
 }
 
-pub(crate) fn list<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
-}
-
 impl Config {
     /// Every path that is named, with its key.
     pub(super) fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
@@ -30,7 +26,9 @@ impl Config {
             ("run.algorithms", &self.run.algorithms),
         ];
         let files = [("data.train", &self.data.train), ("data.valid", &self.data.valid)];
-        let files = files.into_iter().flat_map(|(key, files)| files.iter().map(move |file| (key, &**file)));
+        let files = files
+            .into_iter()
+            .flat_map(|(key, files)| files.iter().map(move |file| (key, file.system_path())));
         let optional = optional.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)));
         files.chain(optional).chain([("run.output_dir", &*self.run.output_dir)])
     }
@@ -59,7 +57,7 @@ mod tests {
     fn paths_of_any_bytes_are_shown() {
         let odd = || PathBuf::from(std::ffi::OsString::from_vec(b"bad\xff.txt".to_vec()));
         let mut config = Config::default();
-        config.data.train = vec![odd()];
+        config.data.train = vec![odd().into()];
         config.checkpoint.dir = Some(odd());
         config.run.output_dir = odd();
         config.validate().unwrap();

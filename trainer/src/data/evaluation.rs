@@ -5,15 +5,16 @@ use super::{
 };
 use crate::config::{CacheData, Config};
 use crate::error::Result;
+use crate::machine::Machine;
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::format_reader::{FormatOptions, FormatReader};
 use headlong_reader::formats::{Format, Source};
+use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::order::{Order, Slice};
 use headlong_reader::{
     CriteoTextReader, DenseTransform, IdMapper, Position, Reader, ResidentData, TextOptions,
 };
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Validation files up to this size are kept in memory, decoded; larger ones are read again for each evaluation.
@@ -30,7 +31,7 @@ pub struct EvaluationData {
 
 #[derive(Clone)]
 enum Contents {
-    Text { files: Vec<PathBuf>, options: TextOptions },
+    Text { files: Vec<DataFile>, options: TextOptions },
     ResidentText(Arc<ResidentData>),
     Format(Arc<dyn Source>),
 }
@@ -40,16 +41,41 @@ impl EvaluationData {
     ///
     /// # Errors
     /// Files that cannot be read.
-    pub fn open(config: &Config, files: &[PathBuf], labelled: bool, threads: usize) -> Result<Self> {
+    pub fn open(config: &Config, files: &[DataFile], labelled: bool, threads: usize) -> Result<Self> {
+        Self::open_to_keep(config, files, labelled, threads, true)
+    }
+
+    /// The same to be evaluated once: pipes are read on the way, however much comes.
+    ///
+    /// # Errors
+    /// Files that cannot be read.
+    pub fn open_once(config: &Config, files: &[DataFile], labelled: bool, threads: usize) -> Result<Self> {
+        let kept = !files.iter().any(DataFile::is_stream);
+        Self::open_to_keep(config, files, labelled, threads, kept)
+    }
+
+    fn open_to_keep(
+        config: &Config,
+        files: &[DataFile],
+        labelled: bool,
+        threads: usize,
+        kept: bool,
+    ) -> Result<Self> {
         let (transform, batch_size) = (dense_transform(config), config.eval.batch_size);
         let contents = match format_of(config, files)? {
-            Format::Criteo => Self::open_text(config, files, labelled, threads)?,
-            _ => Contents::Format(Self::open_format(config, files, labelled, threads)?),
+            Format::Criteo => Self::open_text(config, files, labelled, threads, kept)?,
+            _ => Contents::Format(Self::open_format(config, files, labelled, threads, kept)?),
         };
         Ok(Self { contents, transform, batch_size })
     }
 
-    fn open_text(config: &Config, files: &[PathBuf], labelled: bool, threads: usize) -> Result<Contents> {
+    fn open_text(
+        config: &Config,
+        files: &[DataFile],
+        labelled: bool,
+        threads: usize,
+        kept: bool,
+    ) -> Result<Contents> {
         let options = TextOptions {
             blocks: block_options(config, labelled, threads),
             batch_size: config.eval.batch_size,
@@ -57,25 +83,30 @@ impl EvaluationData {
             dense_transform: dense_transform(config),
             epochs: Some(1),
         };
-        let stored_bytes =
-            files.iter().map(|file| std::fs::metadata(file).map_or(0, |data| data.len())).sum::<u64>();
-        if stored_bytes > MOST_RESIDENT_STORED_BYTES {
+        let stored_bytes = files.iter().map(|file| file.stored_bytes().unwrap_or(0)).sum::<u64>();
+        if stored_bytes > MOST_RESIDENT_STORED_BYTES || !kept {
             return Ok(Contents::Text { files: files.to_vec(), options });
         }
-        let data = ResidentData::load(files, &options.blocks, options.dense_transform)
+        // What a pipe will give is not known before.
+        let most_bytes = match files.iter().any(DataFile::is_stream) {
+            true => Machine::detect().usable_bytes() / 4,
+            false => u64::MAX,
+        };
+        let data = ResidentData::load(files, &options.blocks, options.dense_transform, most_bytes)
             .map_err(|error| failed("the evaluation data cannot be read", error))?;
         Ok(Contents::ResidentText(Arc::new(data)))
     }
 
     fn open_format(
         config: &Config,
-        files: &[PathBuf],
+        files: &[DataFile],
         labelled: bool,
         threads: usize,
+        kept: bool,
     ) -> Result<Arc<dyn Source>> {
         let source = open_source(config, files, threads)?;
         check_columns(config, &*source, labelled)?;
-        match keep(CacheData::Auto, &*source)? {
+        match kept.then(|| keep(CacheData::Auto, &*source)).transpose()?.flatten() {
             Some(kept) => Ok(Arc::new(kept)),
             None => Ok(source.into()),
         }

@@ -1,6 +1,7 @@
 //! The events of a run: what the JSON log holds (docs/formats.md, "JSON log").
 
 use crate::metrics::EvalMetrics;
+use headlong_reader::io::DataFile;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -26,13 +27,11 @@ pub struct Start {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DataSummary {
     /// Training files.
-    #[serde(serialize_with = "crate::config::paths::list")]
-    pub train: Vec<PathBuf>,
+    pub train: Vec<DataFile>,
     /// Rows of the training files together.
     pub train_rows: Option<u64>,
     /// Validation files.
-    #[serde(serialize_with = "crate::config::paths::list")]
-    pub valid: Vec<PathBuf>,
+    pub valid: Vec<DataFile>,
     /// Rows of the validation files together.
     pub valid_rows: Option<u64>,
     /// Whether the files were made by the program.

@@ -13,7 +13,7 @@ use crate::checkpoint::{self, Checkpoint};
 use crate::cli::TrainOptions;
 use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::crew::{Crew, CrewOptions};
-use crate::data::{self, count_samples, failed};
+use crate::data::{self, Reads, count_samples, failed};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::machine::Machine;
@@ -43,6 +43,14 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     let config = &data::settle(config)?;
     let mut job = Job::join(config)?;
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
+    data::check_pipes(
+        &job.config,
+        Reads {
+            is_resumed: resumed.is_some(),
+            has_mllog: options.mllog.is_some(),
+            has_other_processes: !job.is_alone(),
+        },
+    )?;
     let mut reporter = match job.leads() {
         true => Reporter::new(options.log_json.as_ref(), resumed.is_some())?,
         false => Reporter::quiet(None),

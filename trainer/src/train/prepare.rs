@@ -15,9 +15,9 @@ use headlong_comm::Topology;
 use headlong_device::pool::Pool;
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::IdMapper;
+use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHot;
 use headlong_reader::synthetic::{self, SyntheticOptions, SyntheticReport};
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 /// Folder of the synthetic data in the output folder.
@@ -26,9 +26,9 @@ pub(super) const SYNTHETIC_FOLDER: &str = "synthetic-data";
 /// The files of a run and what is known of them before training.
 pub struct Prepared {
     /// Training files.
-    pub train: Vec<PathBuf>,
+    pub train: Vec<DataFile>,
     /// Validation files.
-    pub valid: Vec<PathBuf>,
+    pub valid: Vec<DataFile>,
     /// The report of the synthetic data, where that is what the run trains on.
     pub synthetic: Option<SyntheticReport>,
     /// The dictionary, where ids come from one.
@@ -142,9 +142,9 @@ impl Prepared {
             report.best_auc,
             report.best_log_loss
         ));
-        self.train = vec![report.train_file.clone()];
+        self.train = vec![report.train_file.clone().into()];
         if self.valid.is_empty() {
-            self.valid = vec![report.valid_file.clone()];
+            self.valid = vec![report.valid_file.clone().into()];
         }
         self.train_rows = Some(options.train_rows);
         self.synthetic = Some(report);

@@ -31,11 +31,11 @@ fn skipping(options: TextOptions) -> TextOptions {
     TextOptions { blocks, ..options }
 }
 
-fn read(files: &[PathBuf], ids: IdMapper, options: &TextOptions) -> Vec<Batch> {
+fn read(files: &[DataFile], ids: IdMapper, options: &TextOptions) -> Vec<Batch> {
     read_from(files, ids, options, &Position::default())
 }
 
-fn read_from(files: &[PathBuf], ids: IdMapper, options: &TextOptions, start: &Position) -> Vec<Batch> {
+fn read_from(files: &[DataFile], ids: IdMapper, options: &TextOptions, start: &Position) -> Vec<Batch> {
     let mut reader = CriteoTextReader::open(files, ids, options, start).unwrap();
     let mut batches = Vec::new();
     let mut batch = Batch::default();
@@ -47,8 +47,8 @@ fn read_from(files: &[PathBuf], ids: IdMapper, options: &TextOptions, start: &Po
 }
 
 /// Opens and reads until something is wrong: the batches before it, and the message.
-fn read_to_error(file: &Path, options: &TextOptions) -> (usize, String) {
-    let opened = CriteoTextReader::open(&[file.to_owned()], hashed(), options, &Position::default());
+fn read_to_error(file: &DataFile, options: &TextOptions) -> (usize, String) {
+    let opened = CriteoTextReader::open(std::slice::from_ref(file), hashed(), options, &Position::default());
     let mut reader = match opened {
         Ok(reader) => reader,
         Err(error) => return (0, error.to_string()),
@@ -117,13 +117,13 @@ fn compression_threads_and_blocks_change_nothing() {
                     .zip(&expected)
                     .for_each(|(found, expected)| found.position = expected.position);
             }
-            assert!(found == expected, "{} with {num_threads} threads", file.display());
+            assert!(found == expected, "{} with {num_threads} threads", file);
         }
     }
 }
 
 /// Three files of three kinds, with bad lines at the start, in the middle and at the end of them.
-fn files_with_bad_lines(folder: &Path) -> (Vec<PathBuf>, u64) {
+fn files_with_bad_lines(folder: &Path) -> (Vec<DataFile>, u64) {
     let first = [b"rubbish\n".as_slice(), &rows(150, 2), b"\n", &rows(31, 3), b"more\trubbish\n\n"].concat();
     let second = [rows(130, 4), b"7".to_vec(), rows(90, 5)].concat();
     let overlong = [b"a".repeat(200_000).as_slice(), b"\n"].concat();
@@ -225,7 +225,7 @@ fn faults_come_at_their_place() {
             let file = write(folder.path(), name, &gzip(&text));
             let (batches, message) = read_to_error(&file, &options(16, 2, bytes));
             assert_eq!(batches, 3, "{message}");
-            assert!(message.starts_with(&format!("{}, {expected}", file.display())), "{message}");
+            assert!(message.starts_with(&format!("{}, {expected}", file)), "{message}");
             let skipped = read(&[file], hashed(), &skipping(options(16, 2, bytes)));
             assert_eq!(skipped.iter().map(|batch| batch.num_samples).sum::<usize>(), 100);
             assert_eq!(skipped.last().unwrap().position.skipped, 1);
@@ -236,9 +236,9 @@ fn faults_come_at_their_place() {
 #[test]
 fn files_that_cannot_be_read_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let message = |file: &Path| read_to_error(file, &options(16, 2, 4000)).1;
-    assert!(message(&folder.path().join("absent")).contains("absent: No such file"));
-    assert!(message(folder.path()).contains("is a directory, expected a file of rows"));
+    let message = |file: &DataFile| read_to_error(file, &options(16, 2, 4000)).1;
+    assert!(message(&folder.path().join("absent").into()).contains("absent: No such file"));
+    assert!(message(&folder.path().into()).contains("is a directory, expected a file of rows"));
     assert!(
         message(&write(folder.path(), "empty", b"")).contains("empty is empty, expected at least one row")
     );
@@ -309,8 +309,10 @@ fn resident_data_gives_the_batches_of_the_files() {
     let (files, bad_lines) = files_with_bad_lines(folder.path());
     let options = skipping(options(64, 2, 3000));
     let mut expected = read(&files, hashed(), &options);
-    let data = ResidentData::load(&files, &options.blocks, options.dense_transform).unwrap();
+    let data = ResidentData::load(&files, &options.blocks, options.dense_transform, u64::MAX).unwrap();
     assert_eq!((data.num_samples(), data.skip_report().total), (497, bad_lines));
+    let bounded = ResidentData::load(&files, &options.blocks, options.dense_transform, 10_000);
+    assert!(bounded.unwrap_err().to_string().contains("takes more than 10000 bytes of memory"));
     let data = Arc::new(data);
     let ids = Arc::new(hashed());
     for _ in 0..2 {
@@ -338,6 +340,7 @@ fn sizes_that_do_not_fit_are_refused() {
     assert!(open(hashed(), 0).unwrap().contains("batch_size"));
     let rows = IdMapper::new(IdPolicy::Rows, &[5; 26]).unwrap();
     assert!(open(rows.clone(), 1).unwrap().contains("ids = rows: the ids of Criteo's text are hashes"));
-    let resident = ResidentData::load(&files, &BlockOptions::default(), DenseTransform::LnPlus1).unwrap();
+    let resident =
+        ResidentData::load(&files, &BlockOptions::default(), DenseTransform::LnPlus1, u64::MAX).unwrap();
     assert!(Arc::new(resident).reader(Arc::new(rows), 1).is_err());
 }

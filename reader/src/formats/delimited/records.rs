@@ -142,7 +142,7 @@ impl Records {
 
     /// An error with its line.
     pub fn bad(&self, line: u64, message: impl Display) -> ReaderError {
-        ReaderError::Format { file: self.from.path().to_owned(), message: format!("line {line}: {message}") }
+        ReaderError::Format { file: self.from.name().to_owned(), message: format!("line {line}: {message}") }
     }
 
     /// `count` more bytes of the input are done with.

@@ -175,3 +175,26 @@ fn a_compressed_file_that_ends_early_says_so() {
         DelimitedSource::open(&[path], &columns(&[], &[("film", ONE)], &[])).err().unwrap().to_string();
     assert!(message.contains("a.csv.gz is truncated: the gzip stream ends early, after line"), "{message}");
 }
+
+#[test]
+fn a_pipe_gives_the_samples_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: Vec<String> = (0..5000).map(|row| format!("{},{},x{row}", row % 2, row * 3)).collect();
+    let text = format!("clicked,film,session\n{}\n", rows.join("\n"));
+    let columns = columns(&[], &[("film", ONE)], &["*"]);
+    let file = write(folder.path(), "a.csv", text.as_bytes());
+    let expected = read(&text, &columns).unwrap();
+    for bytes in [text.clone().into_bytes(), crate::io::testing::gzip(text.as_bytes())] {
+        let (pipe, writer) = crate::io::testing::pipe(folder.path(), bytes);
+        // A file before it and one behind it.
+        let files = [file.clone(), pipe, file.clone()];
+        let source = DelimitedSource::open(&files, &columns).unwrap();
+        assert_eq!((source.num_samples(), source.is_random()), (None, false));
+        let found = all(&source, std::iter::once(0..u64::MAX).collect()).unwrap();
+        let thrice: Vec<u64> = expected.sparse[0].ids.repeat(3);
+        assert!(found.num_samples == 15_000 && found.sparse[0].ids == thrice);
+        writer.join().unwrap();
+        let message = all(&source, std::iter::once(0..10).collect()).unwrap_err().to_string();
+        assert!(message.contains("can only be read from front to back"), "{message}");
+    }
+}

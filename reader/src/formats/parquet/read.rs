@@ -14,6 +14,7 @@ use ::parquet::schema::types::ColumnDescriptor;
 use super::column::{Column, skip};
 use super::contained::contained;
 use super::{SCHEMA_KEY, pages};
+use crate::convert::Described;
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
 use crate::formats::named::{DenseReading, NamedColumns, Role};
@@ -62,34 +63,26 @@ fn bad(path: &Path, message: impl ToString) -> ReaderError {
 }
 
 impl ParquetSource {
-    /// Opens `paths`. What their columns are is said by the first file where we have written it, else by `columns`, else by their names
-    /// (`label`, `I1…`, `C1…`); then numbers that are no integers have gone through `transform`.
+    /// Opens `paths`. What their columns are is said by the first file where we have written it, else by `described`, else by
+    /// their names (`label`, `I1…`, `C1…`); then numbers that are no integers have gone through its transform.
     ///
     /// # Errors
     /// Those of opening; [`ReaderError::Format`] for a file that is damaged or whose columns do not fit.
-    pub fn open(
-        paths: &[PathBuf],
-        columns: Option<&NamedColumns>,
-        transform: crate::DenseTransform,
-    ) -> Result<Self> {
+    pub fn open(paths: &[PathBuf], described: &Described) -> Result<Self> {
         let path = paths.first().map_or(Path::new(""), PathBuf::as_path);
-        contained(path, || Self::open_files(paths, columns, transform))
+        contained(path, || Self::open_files(paths, described))
     }
 
-    fn open_files(
-        paths: &[PathBuf],
-        columns: Option<&NamedColumns>,
-        transform: crate::DenseTransform,
-    ) -> Result<Self> {
+    fn open_files(paths: &[PathBuf], described: &Described) -> Result<Self> {
         let opened =
             paths.iter().map(|path| contained(path, || Opened::open(path))).collect::<Result<Vec<_>>>()?;
         let Some((path, first)) = paths.first().zip(opened.first()) else {
             return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
         };
-        let columns = match (own_columns(path, first)?, columns) {
+        let columns = match (own_columns(path, first)?, &described.columns) {
             (Some(own), _) => own,
             (None, Some(columns)) => columns.clone(),
-            (None, None) => columns_by_name(first, transform),
+            (None, None) => columns_by_name(first, described),
         };
         let mut files = Vec::new();
         for (path, opened) in paths.iter().zip(opened) {
@@ -171,13 +164,15 @@ fn own_columns(path: &Path, opened: &Opened) -> Result<Option<NamedColumns>> {
 }
 
 /// The columns as their names and types say.
-fn columns_by_name(opened: &Opened, transform: crate::DenseTransform) -> NamedColumns {
+fn columns_by_name(opened: &Opened, described: &Described) -> NamedColumns {
     let (header, leaves) = (opened.names(), opened.leaves());
     let dense = NamedColumns::by_convention(&header, DenseReading::Integers, &[]).dense;
     let mut dense = leaves.iter().zip(&header).filter(|(_, name)| dense.contains(name));
     let integers = dense.all(|(leaf, _)| leaf.physical_type() == Physical::INT32);
-    let reading = if integers { DenseReading::Integers } else { DenseReading::Transformed(transform) };
+    let reading =
+        if integers { DenseReading::Integers } else { DenseReading::Transformed(described.transform) };
     let mut columns = NamedColumns::by_convention(&header, reading, &[]);
+    columns.ignored.extend(described.ignores_others.then(|| "*".to_owned()));
     for column in &mut columns.sparse {
         let leaf = leaves.iter().zip(&header).find(|(_, name)| **name == column.name);
         if leaf.is_some_and(|(leaf, _)| leaf.max_rep_level() > 0) {
@@ -331,7 +326,8 @@ impl SampleStream for ParquetStream {
     fn next(&mut self, samples: &mut Samples) -> Result<bool> {
         let Some((part, rows)) = self.now.take().or_else(|| self.pieces.next()) else {
             for file in self.files.iter() {
-                let found = crate::io::TextFile::stored_bytes_of(&file.path)?;
+                let open = |source| ReaderError::Open { file: file.path.clone(), source };
+                let found = std::fs::metadata(&file.path).map_err(open)?.len();
                 if found != file.opened.bytes {
                     let expected = file.opened.bytes;
                     let message =

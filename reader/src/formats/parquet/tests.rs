@@ -13,6 +13,7 @@ use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
 
+use crate::convert::Described;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
 use crate::formats::named::{DenseReading, NamedColumns, id_of_text};
@@ -58,8 +59,12 @@ fn write(path: &Path, schema: &DataSchema, samples: &Samples) {
     sink.finish().unwrap();
 }
 
+fn described(columns: Option<&NamedColumns>) -> Described {
+    Described { transform: DenseTransform::Identity, columns: columns.cloned(), ..Described::default() }
+}
+
 fn read(paths: &[PathBuf], columns: Option<&NamedColumns>, ranges: Vec<Range<u64>>) -> Result<Samples> {
-    let source = ParquetSource::open(paths, columns, DenseTransform::Identity)?;
+    let source = ParquetSource::open(paths, &described(columns))?;
     read_ranges(&source, ranges, &DiskOptions::default())
 }
 
@@ -72,7 +77,7 @@ fn what_is_written_is_read_again_over_row_groups_and_files() {
         let paths = [folder.path().join("a.parquet"), folder.path().join("b.parquet")];
         write(&paths[0], &schema, &first);
         write(&paths[1], &schema, &second);
-        let source = ParquetSource::open(&paths, None, DenseTransform::Identity).unwrap();
+        let source = ParquetSource::open(&paths, &described(None)).unwrap();
         assert_eq!((source.schema(), source.num_samples()), (&schema, Some(70_010)));
         let ranges = vec![0..70_010, 65_530..65_540, 3..5, 4..5000, 69_999..70_001];
         let mut expected = Samples::default();
@@ -224,7 +229,7 @@ fn what_pandas_and_polars_write_is_read_in_every_compression() {
     for compression in compressions {
         write_foreign_table(&path, compression);
         let paths = std::slice::from_ref(&path);
-        let source = ParquetSource::open(paths, Some(&foreign_columns()), DenseTransform::Identity).unwrap();
+        let source = ParquetSource::open(paths, &described(Some(&foreign_columns()))).unwrap();
         let mut stream = source.read(Box::new(std::iter::once(0..4)), &DiskOptions::default()).unwrap();
         let mut samples = Samples::default();
         assert!(stream.next(&mut samples).unwrap(), "{compression}");

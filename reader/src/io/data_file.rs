@@ -1,0 +1,336 @@
+//! A file of data as it was named: a regular file, which may be opened any number of times, or a pipe, which is opened once.
+//!
+//! What a pipe has given cannot be read again. Whoever only looks at its beginning (to tell its compression, its format,
+//! whether rows have a label) therefore looks through [`DataFile::look`], which leaves everything in place: what is read
+//! afterwards are the bytes looked at and the rest.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::{ReaderError, Result};
+
+/// The name of standard input on a command line.
+const STANDARD_INPUT: &str = "-";
+/// Most bytes of a pipe that are looked at.
+const MOST_SEEN_BYTES: usize = 4 << 20;
+/// How long somebody may take to open a named pipe for writing.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often that is looked at.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A file, folder or pipe by name; `-` is standard input. Clones share what was read of a pipe.
+#[derive(Clone, Default)]
+pub struct DataFile {
+    path: PathBuf,
+    stream: Arc<Mutex<Stream>>,
+}
+
+/// How far a pipe has been read.
+#[derive(Default)]
+enum Stream {
+    /// Not at all; also where the name is that of a file.
+    #[default]
+    Unread,
+    /// So many bytes were looked at.
+    Seen(Vec<u8>, File),
+    /// It was given to somebody who reads it to its end.
+    Given,
+}
+
+impl DataFile {
+    /// The path, as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> PathBuf {
+        if self.is_standard_input() { PathBuf::from("standard input") } else { self.path.clone() }
+    }
+
+    fn is_standard_input(&self) -> bool {
+        self.path == Path::new(STANDARD_INPUT)
+    }
+
+    /// The path that the system knows it by.
+    pub fn system_path(&self) -> &Path {
+        if self.is_standard_input() { Path::new("/dev/stdin") } else { &self.path }
+    }
+
+    /// Whether it can be read once only: a pipe or a device. What is not there is none.
+    pub fn is_stream(&self) -> bool {
+        let metadata = std::fs::metadata(self.system_path());
+        metadata.is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+    }
+
+    /// Its size in bytes, as stored; 0 of a pipe.
+    ///
+    /// # Errors
+    /// [`ReaderError::Open`].
+    pub fn stored_bytes(&self) -> Result<u64> {
+        let metadata = std::fs::metadata(self.system_path()).map_err(|source| self.open_error(source))?;
+        Ok(if metadata.is_file() { metadata.len() } else { 0 })
+    }
+
+    /// Refuses pipes, for a reason that says what cannot be done with one.
+    ///
+    /// # Errors
+    /// [`ReaderError::Pipe`] naming the first one.
+    pub fn refuse_pipes(files: &[Self], reason: &str) -> Result<()> {
+        match files.iter().find(|file| file.is_stream()) {
+            Some(file) => Err(ReaderError::Pipe { file: file.name(), reason: reason.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens it to be read from its beginning.
+    pub(super) fn open(&self) -> Result<Bytes> {
+        if !self.is_stream() {
+            return Ok(Bytes::All { seen: Cursor::default(), file: self.open_file()? });
+        }
+        match std::mem::replace(&mut *self.lock(), Stream::Given) {
+            Stream::Unread => {
+                let (seen, file) = self.open_stream(PATIENCE)?;
+                Ok(Bytes::All { seen: Cursor::new(seen), file })
+            }
+            Stream::Seen(seen, file) => Ok(Bytes::All { seen: Cursor::new(seen), file }),
+            Stream::Given => {
+                let reason = "it has been read already, and its data is wanted again".to_owned();
+                Err(ReaderError::Pipe { file: self.name(), reason })
+            }
+        }
+    }
+
+    /// Opens it to look at its beginning, which stays where it is.
+    pub(super) fn look(&self) -> Result<Bytes> {
+        if !self.is_stream() {
+            return self.open();
+        }
+        let mut stream = self.lock();
+        match &*stream {
+            Stream::Unread => {
+                let (seen, file) = self.open_stream(PATIENCE)?;
+                *stream = Stream::Seen(seen, file);
+            }
+            Stream::Seen(..) => {}
+            Stream::Given => {
+                drop(stream);
+                return self.open();
+            }
+        }
+        Ok(Bytes::Look { of: self.clone(), at: 0 })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stream> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_error(&self, source: io::Error) -> ReaderError {
+        ReaderError::Open { file: self.name(), source }
+    }
+
+    fn open_file(&self) -> Result<File> {
+        let file = File::open(self.system_path()).map_err(|source| self.open_error(source))?;
+        match file.metadata().map_err(|source| self.open_error(source))?.is_dir() {
+            true => Err(ReaderError::Directory { file: self.name() }),
+            false => Ok(file),
+        }
+    }
+
+    /// Opens a pipe or a device, a named pipe after somebody has opened it for writing within `patience`; with the bytes that
+    /// were read to find that out.
+    fn open_stream(&self, patience: Duration) -> Result<(Vec<u8>, File)> {
+        let failed = |source| self.open_error(source);
+        if self.system_path() == Path::new("/dev/stdin") {
+            // What the process was given, which may not be opened by its name.
+            let input = io::stdin().as_fd().try_clone_to_owned();
+            return input.map(|input| (Vec::new(), File::from(input))).map_err(failed);
+        }
+        if !std::fs::metadata(&self.path).map_err(failed)?.file_type().is_fifo() {
+            return Ok((Vec::new(), self.open_file()?));
+        }
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&self.path);
+        let file = opened.map_err(failed)?;
+        // A pipe without a name (`<(…)`) has had its writer, and may be at its end already.
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let is_named = link.is_ok_and(|link| link.exists());
+        let seen = if is_named { wait_for_writer(&file, patience).map_err(failed)? } else { Vec::new() };
+        let flags = rustix::fs::fcntl_getfl(&file).map_err(io::Error::from).map_err(failed)?;
+        let blocking = flags.difference(rustix::fs::OFlags::NONBLOCK);
+        rustix::fs::fcntl_setfl(&file, blocking).map_err(io::Error::from).map_err(failed)?;
+        Ok((seen, file))
+    }
+}
+
+/// Waits until somebody has opened a named pipe for writing, `patience` at most; the first bytes, where there are some already.
+fn wait_for_writer(mut file: &File, patience: Duration) -> io::Result<Vec<u8>> {
+    let (started, mut seen) = (Instant::now(), vec![0; 4096]);
+    loop {
+        // Without a writer this is the end of the file; with one there is nothing yet.
+        match file.read(&mut seen) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(0) if started.elapsed() >= patience => {
+                let seconds = patience.as_secs();
+                let message = format!("nothing has opened this named pipe for writing within {seconds} s");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
+            Ok(0) => sleep(PAUSE),
+            Ok(read) => {
+                seen.truncate(read);
+                return Ok(seen);
+            }
+        }
+    }
+}
+
+/// The bytes of a file, from its beginning.
+pub(super) enum Bytes {
+    /// Those that were looked at, and the rest.
+    All {
+        /// What was looked at.
+        seen: Cursor<Vec<u8>>,
+        /// The rest.
+        file: File,
+    },
+    /// Those of a pipe, which keeps them.
+    Look {
+        /// The pipe.
+        of: DataFile,
+        /// How far this look is.
+        at: usize,
+    },
+}
+
+impl Bytes {
+    /// Skips up to `count` bytes, by seeking where the file can seek (pipes cannot), else by reading; says how many there were.
+    pub fn skip(&mut self, count: u64) -> io::Result<u64> {
+        let Self::All { seen, file } = self else {
+            return io::copy(&mut self.take(count), &mut io::sink());
+        };
+        let from_seen = io::copy(&mut seen.by_ref().take(count), &mut io::sink())?;
+        let rest = count - from_seen;
+        let (here, length) = match (file.stream_position(), file.metadata()) {
+            (Ok(here), Ok(metadata)) if metadata.is_file() => (here, metadata.len()),
+            _ => return Ok(from_seen + io::copy(&mut file.take(rest), &mut io::sink())?),
+        };
+        let target = here.saturating_add(rest).min(length.max(here));
+        file.seek(SeekFrom::Start(target))?;
+        Ok(from_seen + target - here)
+    }
+}
+
+impl Read for Bytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::All { seen, file } => match seen.read(buffer)? {
+                0 => file.read(buffer),
+                read => Ok(read),
+            },
+            Self::Look { of, at } => {
+                let mut stream = of.lock();
+                let Stream::Seen(seen, file) = &mut *stream else {
+                    return Err(io::Error::other("it was given to another reader while it was looked at"));
+                };
+                if *at == seen.len() {
+                    if seen.len() >= MOST_SEEN_BYTES {
+                        return Err(io::Error::other("its beginning holds no line"));
+                    }
+                    let read = file.read(buffer)?;
+                    seen.extend_from_slice(&buffer[..read]);
+                }
+                let read = (&seen[*at..]).read(buffer)?;
+                *at += read;
+                Ok(read)
+            }
+        }
+    }
+}
+
+impl<P: Into<OsString>> From<P> for DataFile {
+    fn from(path: P) -> Self {
+        Self { path: PathBuf::from(path.into()), stream: Arc::default() }
+    }
+}
+
+impl AsRef<Path> for DataFile {
+    fn as_ref(&self) -> &Path {
+        self.system_path()
+    }
+}
+
+impl PartialEq for DataFile {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+}
+
+impl Eq for DataFile {}
+
+impl fmt::Display for DataFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name().display().fmt(formatter)
+    }
+}
+
+impl fmt::Debug for DataFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.fmt(formatter)
+    }
+}
+
+/// As text; bytes that are not UTF-8 are replaced, since no text can hold them.
+impl Serialize for DataFile {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.path.to_string_lossy())
+    }
+}
+
+impl<'de> Deserialize<'de> for DataFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        PathBuf::deserialize(deserializer).map(Self::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_pipe_without_a_writer_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let file = DataFile::from(&path);
+        let message = file.open_stream(Duration::from_millis(50)).err().unwrap().to_string();
+        assert!(
+            message.contains("pipe: nothing has opened this named pipe for writing within 0 s"),
+            "{message}"
+        );
+        let writer = std::thread::spawn(move || std::fs::write(path, "abc"));
+        let (mut seen, mut rest) = file.open_stream(PATIENCE).unwrap();
+        rest.read_to_end(&mut seen).unwrap();
+        assert_eq!(seen, b"abc");
+        writer.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn standard_input_has_a_name_of_its_own() {
+        let file = DataFile::from("-");
+        assert_eq!((file.to_string(), file.path()), ("standard input".to_owned(), Path::new("-")));
+        let json = serde_json::to_string(&[file, "a b".into()]).unwrap();
+        assert_eq!(json, r#"["-","a b"]"#);
+        assert_eq!(serde_json::from_str::<Vec<DataFile>>(&json).unwrap()[1], DataFile::from("a b"));
+    }
+}
