@@ -9,7 +9,7 @@ use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
 use crate::formats::delimited::{self, DelimitedSink, DelimitedSource};
 use crate::formats::headlong::{Header, HeadlongSink, HeadlongSource};
-use crate::formats::named::{DenseReading, NamedColumns};
+use crate::formats::named::{DenseReading, NamedColumns, Others};
 use crate::formats::npy::{self, NpySink};
 use crate::formats::parquet::{ParquetSink, ParquetSource, is_parquet};
 use crate::formats::records::{DCNV2_HOTNESS, RecordLayout};
@@ -32,8 +32,8 @@ pub struct Described {
     pub text: BlockOptions,
     /// Columns of `csv` and `parquet`; where nothing is said, they have the names that we write.
     pub columns: Option<NamedColumns>,
-    /// Whether columns without a place are ignored, rather than refused.
-    pub ignores_others: bool,
+    /// Where there are none, what becomes of columns with other names.
+    pub others: Others,
     /// Of `csv` without such columns, what its dense numbers are.
     pub dense_reading: DenseReading,
     /// Of `csv` without such columns, ids a sample; 1 where nothing is said.
@@ -47,7 +47,7 @@ impl Default for Described {
             raw: (13, DenseKind::Transformed(DenseTransform::LnPlus1), DCNV2_HOTNESS.to_vec()),
             text: BlockOptions::default(),
             columns: None,
-            ignores_others: false,
+            others: Others::Refused,
             dense_reading: DenseReading::Transformed(DenseTransform::LnPlus1),
             hotness: Vec::new(),
         }
@@ -62,7 +62,7 @@ impl Described {
             (None, Some(first)) => {
                 let (names, _) = delimited::header(first)?;
                 let mut columns = NamedColumns::by_convention(&names, self.dense_reading, &self.hotness);
-                columns.ignored.extend(self.ignores_others.then(|| "*".to_owned()));
+                columns.place_others(self.others, &names, |_| Hotness::Fixed(1));
                 Ok(columns)
             }
             (None, None) => Err(ReaderError::Invalid { message: "no data file was named".to_owned() }),

@@ -3,6 +3,7 @@
 mod columns;
 mod distinct;
 mod report;
+mod samples;
 
 use headlong_device::pool::Pool;
 
@@ -15,6 +16,7 @@ use crate::skipped::SkipReport;
 
 pub(crate) use columns::ColumnStatistics;
 pub use report::{DenseSummary, FileSummary, InspectReport, SparseSummary};
+pub use samples::inspect_samples;
 
 /// How to look.
 #[derive(Clone, Debug)]
@@ -60,15 +62,17 @@ pub fn inspect(
     let mut rows_before = 0;
     for (index, file) in files.iter().enumerate() {
         let mut summary = FileSummary::open(file)?;
+        let (mut good, mut bad) = (0, 0);
         read_file(file, options.schema, options.on_bad_row, pool, &mut |block| {
             statistics.add(&block.raw, pool);
-            summary.rows += block.raw.num_samples as u64;
-            summary.bad_rows += block.raw.bad_lines.len() as u64;
+            good += block.raw.num_samples as u64;
+            bad += block.raw.bad_lines.len() as u64;
             skipped.add_block(file, block);
-            let rows = rows_before + summary.rows;
+            let rows = rows_before + good;
             progress(InspectProgress { file: index, rows, stored_bytes_read: block.stored_bytes_read });
         })?;
-        rows_before += summary.rows;
+        rows_before += good;
+        (summary.rows, summary.bad_rows) = (Some(good), Some(bad));
         summaries.push(summary);
     }
     Ok(InspectReport::new(summaries, options.schema, &statistics, &skipped))

@@ -2,9 +2,11 @@
 
 mod evaluation;
 mod pipes;
+mod training;
 
 pub use evaluation::EvaluationData;
 pub use pipes::{Reads, check_pipes};
+pub use training::TrainingReader;
 
 use crate::checkpoint::DataFingerprint;
 use crate::config::{self, CacheData, Config, FormatChoice, Ids, OnBadRow, OrderChoice};
@@ -15,7 +17,7 @@ use headlong_reader::criteo::has_label;
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::format_reader::{FormatOptions, FormatReader};
 use headlong_reader::formats::memory::MemorySource;
-use headlong_reader::formats::named::{DenseReading, NamedColumns};
+use headlong_reader::formats::named::{DenseReading, NamedColumns, Others};
 use headlong_reader::formats::records::DCNV2_HOTNESS;
 use headlong_reader::formats::{Format, Source};
 use headlong_reader::hashing::HashFunction;
@@ -24,11 +26,9 @@ use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::order::{Order, Slice};
 use headlong_reader::samples::{DenseKind, Hotness, SparseColumn};
 use headlong_reader::{
-    BadRowPolicy, Batch, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, Position, Progress,
-    Reader, Schema, SkipReport, TextOptions,
+    BadRowPolicy, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, Position, Schema, TextOptions,
 };
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How the columns of `config`'s files are to be read.
 pub fn block_options(config: &Config, labelled: bool, threads: usize) -> BlockOptions {
@@ -111,7 +111,7 @@ pub fn open_training(
             epochs,
         };
         return CriteoTextReader::open(files, ids, &options, start)
-            .map(|reader| MultiHotReader::new(TrainingReader::Text(reader), bags))
+            .map(|reader| MultiHotReader::new(TrainingReader::of_text(reader), bags))
             .map_err(|error| failed("the training data cannot be read", error));
     }
     let (source, is_random) = training_source(config, files, threads)?;
@@ -128,8 +128,7 @@ pub fn open_training(
     };
     let reader = FormatReader::open(source, options, start)
         .map_err(|error| failed("the training data cannot be read", error))?;
-    let reader = TrainingReader::Format { reader: Box::new(reader), ids: Box::new(ids) };
-    Ok(MultiHotReader::new(reader, bags))
+    Ok(MultiHotReader::new(TrainingReader::of_format(reader, ids), bags))
 }
 
 /// Whether each sample has one id in each column: what is multi-hot already stays as it is.
@@ -293,7 +292,7 @@ pub fn open_source(config: &Config, files: &[DataFile], threads: usize) -> Resul
         raw: (data.num_dense, DenseKind::Transformed(transform), hotness),
         text: block_options(config, true, threads),
         columns: (!data.columns.is_empty()).then(|| named_columns(config)),
-        ignores_others: data.ignores_others,
+        others: if data.ignores_others { Others::Ignored } else { Others::Refused },
         dense_reading: DenseReading::Raw(transform),
         hotness: data.hotness.iter().map(|&count| hotness_of(count)).collect(),
     };
@@ -382,76 +381,6 @@ pub fn settle(config: &Config) -> Result<Config> {
         config.data.hotness = hotness.collect();
     }
     Ok(config)
-}
-
-/// The training data of a run, batch by batch.
-pub enum TrainingReader {
-    /// Criteo's text as a stream.
-    Text(CriteoTextReader),
-    /// Any other format, or any data in another order or from memory.
-    Format {
-        /// Batches.
-        reader: Box<FormatReader>,
-        /// Ids to rows: they learn nothing on the way.
-        ids: Box<IdMapper>,
-    },
-}
-
-impl TrainingReader {
-    fn reader(&self) -> &dyn Reader {
-        match self {
-            Self::Text(reader) => reader,
-            Self::Format { reader, .. } => &**reader,
-        }
-    }
-
-    /// The ids as they were at `position`, the end of a recent batch.
-    ///
-    /// # Errors
-    /// A position that is too long ago.
-    pub fn mapper_at(&self, position: &Position) -> headlong_reader::Result<IdMapper> {
-        match self {
-            Self::Text(reader) => reader.mapper_at(position),
-            Self::Format { ids, .. } => Ok(ids.as_ref().clone()),
-        }
-    }
-
-    /// How long it took to skip to the starting position; known once the first batch has come.
-    pub fn skip_time(&self) -> Duration {
-        match self {
-            Self::Text(reader) => reader.skip_time(),
-            Self::Format { .. } => Duration::ZERO,
-        }
-    }
-}
-
-impl Reader for TrainingReader {
-    fn next(&mut self, batch: &mut Batch) -> headlong_reader::Result<bool> {
-        match self {
-            Self::Text(reader) => reader.next(batch),
-            Self::Format { reader, .. } => reader.next(batch),
-        }
-    }
-
-    fn schema(&self) -> Schema {
-        self.reader().schema()
-    }
-
-    fn position(&self) -> Position {
-        self.reader().position()
-    }
-
-    fn progress(&self) -> Progress {
-        self.reader().progress()
-    }
-
-    fn wait_time(&self) -> Duration {
-        self.reader().wait_time()
-    }
-
-    fn skip_report(&self) -> SkipReport {
-        self.reader().skip_report()
-    }
 }
 
 /// Whether the samples of `file` have labels.

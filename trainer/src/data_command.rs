@@ -9,12 +9,15 @@ use crate::output::{self, say};
 use crate::report::{bytes, count, duration};
 use crate::slow::Progress;
 use headlong_device::pool::Pool;
+use headlong_reader::convert::{self, is_folder_or_stem};
 use headlong_reader::criteo::has_label;
 use headlong_reader::dictionary::DictionaryRule;
+use headlong_reader::formats::Format;
+use headlong_reader::formats::named::{DenseReading, Others};
 use headlong_reader::inspect::{self, InspectOptions};
 use headlong_reader::io::DataFile;
 use headlong_reader::make::{self, MakeOptions, MakeProgress, MakeReport, make_dictionary};
-use headlong_reader::{BadRowPolicy, Schema};
+use headlong_reader::{BadRowPolicy, DenseTransform, Schema};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -146,23 +149,44 @@ fn make_json(report: &MakeReport) -> Value {
     })
 }
 
-/// Describes files: rows, click rate, and for each column missing values, range and distinct values. Malformed lines are
-/// counted.
+/// Describes files of any format: rows, click rate, and for each column missing values, range and distinct values. Malformed
+/// lines of Criteo's text are counted.
 ///
 /// # Errors
 /// [`Error::Config`] for files that are not there, [`Error::Failed`] for files that cannot be read to their end.
 pub fn inspect(arguments: &DataFilesArguments) -> Result<()> {
     require_files(&arguments.files)?;
-    let schema = Schema::criteo();
-    let labelled = same_labels(&arguments.files, &schema)?;
-    let options = InspectOptions {
-        schema: schema.with_label(labelled),
-        on_bad_row: BadRowPolicy::Skip,
-        ..InspectOptions::default()
+    let pool = Pool::new(arguments.what.threads.unwrap_or_else(machine::cores));
+    let unread = Error::failed("the data cannot be read");
+    let report = match arguments.what.format_of(&arguments.files[0])? {
+        Format::Criteo => {
+            let schema = Schema::criteo();
+            let labelled = same_labels(&arguments.files, &schema)?;
+            let options = InspectOptions {
+                schema: schema.with_label(labelled),
+                on_bad_row: BadRowPolicy::Skip,
+                ..InspectOptions::default()
+            };
+            inspect::inspect(&arguments.files, &options, &pool, &mut |_| {}).map_err(unread)?
+        }
+        format => {
+            let mut described = arguments.what.described()?;
+            described.others = Others::Categorical;
+            // What is in a file is asked before it is decided what its columns are for.
+            if let Some(columns) = &mut described.columns
+                && let DenseReading::Raw(_) = columns.dense_reading
+            {
+                columns.dense_reading = DenseReading::Raw(DenseTransform::Identity);
+            }
+            let source = convert::open(format, &arguments.files, &described)
+                .map_err(Error::failed("the data cannot be read"))?;
+            let (mut progress, all) = (Progress::new(), source.num_samples());
+            let exact = InspectOptions::default().exact_distinct;
+            let show = &mut |samples| progress.show_samples(samples, all);
+            inspect::inspect_samples(&*source, (&arguments.files, format), exact, &pool, show)
+                .map_err(unread)?
+        }
     };
-    let pool = Pool::new(arguments.threads.unwrap_or_else(machine::cores));
-    let report = inspect::inspect(&arguments.files, &options, &pool, &mut |_| {})
-        .map_err(Error::failed("the data cannot be read"))?;
     let document = serde_json::to_value(&report).map_err(Error::failed("the report has no JSON form"))?;
     output::answer(&arguments.json, &report.to_string(), &document)
 }
@@ -181,5 +205,6 @@ fn same_labels(files: &[DataFile], schema: &Schema) -> Result<bool> {
 }
 
 pub(crate) fn require_files(files: &[DataFile]) -> Result<()> {
-    files.iter().try_for_each(|file| require_file("FILE", file.system_path()))
+    let files = files.iter().filter(|file| !is_folder_or_stem(file.path()));
+    files.into_iter().try_for_each(|file| require_file("FILE", file.system_path()))
 }

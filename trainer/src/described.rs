@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use clap::Args;
 use headlong_reader::convert::{self, Described};
 use headlong_reader::formats::Format;
-use headlong_reader::formats::named::DenseReading;
+use headlong_reader::formats::named::{DenseReading, Others};
 use headlong_reader::formats::records::DCNV2_HOTNESS;
 use headlong_reader::io::DataFile;
 use headlong_reader::samples::{DenseKind, Hotness, MOST_COLUMNS};
@@ -84,7 +84,7 @@ impl DescribedArguments {
             raw: (self.num_dense, kind, hotness.to_vec()),
             text: BlockOptions { num_threads, ..BlockOptions::default() },
             columns,
-            ignores_others: false,
+            others: Others::Refused,
             dense_reading: self.dense_reading(DenseReading::Transformed(transform)),
             hotness: self.hotness.iter().map(as_written).collect(),
         })

@@ -1,7 +1,7 @@
 //! `headlong data verify`: whether data can be read to its end, and what is in it.
 
 use crate::cli::JsonOutput;
-use crate::config::validate::require_file;
+use crate::data_command::require_files;
 use crate::described::DescribedArguments;
 use crate::error::{Error, Result};
 use crate::machine;
@@ -10,7 +10,7 @@ use crate::report::count;
 use crate::slow::Progress;
 use clap::Args;
 use headlong_device::pool::Pool;
-use headlong_reader::convert::{self, is_folder_or_stem};
+use headlong_reader::convert;
 use headlong_reader::criteo::has_label;
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
@@ -45,11 +45,7 @@ pub struct VerifyArguments {
 /// [`Error::Config`] for files that are not there; [`Error::Failed`] where a line is no row or a file cannot be read to
 /// its end.
 pub fn verify(arguments: &VerifyArguments) -> Result<()> {
-    arguments
-        .files
-        .iter()
-        .filter(|file| !is_folder_or_stem(file.path()))
-        .try_for_each(|file| require_file("FILE", file.system_path()))?;
+    require_files(&arguments.files)?;
     if let Some(sums) = &arguments.md5 {
         DataFile::refuse_pipes(&arguments.files, "its MD5 sum is compared first")
             .map_err(Error::failed("the sums cannot be compared"))?;

@@ -258,3 +258,164 @@ fn formats_that_are_read_at_random_are_refused_from_a_pipe_and_delimited_text_is
     std::fs::remove_dir_all(place.path("checkpoints")).unwrap();
     assert_eq!(piped_well(&csv, &train("-")).digest(), expected);
 }
+
+#[test]
+fn a_model_predicts_on_files_of_every_format_and_of_more_columns() {
+    let place = Place::new("rows.txt");
+    let convert = |from: &Path, to: &str, name: &str, more: &[&str]| {
+        let output = place.path(name);
+        let run = Run::new("data").with(&["convert", "--to", to]).path("--data", from);
+        run.path("--output", &output).with(more).succeeds();
+        output
+    };
+    let checkpoints = place.path("checkpoints");
+    let mlperf = convert(&place.train, "mlperf", "a.bin", &[]);
+    // Records cannot say that an id is missing, so ids are rows by remainder, where a missing one is 0.
+    let train = place.train_without_data().path("--data", &mlperf).path("--checkpoint-dir", &checkpoints);
+    train.with(&["--data-format", "mlperf", "--set", "data.ids=modulo"]).succeeds();
+    let predict = |data: &Path, more: &[&str]| {
+        let output = place.path("p.csv");
+        let run = Run::new("predict").path("--checkpoint", &checkpoints).path("--data", data);
+        run.path("--output", &output).with(more).succeeds();
+        std::fs::read_to_string(output).unwrap()
+    };
+    let expected = predict(&mlperf, &[]);
+    assert_eq!(expected.lines().count(), 1501);
+    let logs = ["--dense-transform", "ln(x+1)"];
+    let rows = [&logs[..], &["--rows", "1000"]].concat();
+    for (file, more) in [
+        (place.train.clone(), &[][..]),
+        (convert(&place.train, "headlong", "a.hld", &[]), &[]),
+        (convert(&place.train, "parquet", "a.parquet", &[]), &[]),
+        (convert(&place.train, "csv", "a.csv", &[]), &[]),
+        (convert(&place.train, "raw", "a.raw", &logs), &["--data-format", "raw"]),
+        (convert(&place.train, "npy", "day_0", &rows), &[]),
+    ] {
+        assert!(predict(&file, more) == expected, "{}", file.display());
+    }
+    // An id of the row that training knew nothing of, before and after the columns of the model.
+    let csv = std::fs::read_to_string(place.path("a.csv")).unwrap();
+    let wider: String =
+        csv.lines().enumerate().map(|(row, line)| format!("row{row},{line},\"x, {row}\"\n")).collect();
+    let file = place.path("wider.csv");
+    std::fs::write(&file, wider).unwrap();
+    assert!(predict(&file, &[]) == expected);
+}
+
+#[test]
+fn every_format_is_inspected() {
+    let place = Place::new("rows.txt");
+    let inspect = |file: &Path, more: &[&str]| -> serde_json::Value {
+        let run = Run::new("data").with(&["inspect", file.to_str().unwrap(), "--json"]).with(more);
+        serde_json::from_str(&run.succeeds().stdout).unwrap()
+    };
+    let text = inspect(&place.train, &[]);
+    for (to, name, more) in [
+        ("headlong", "a.hld", &[][..]),
+        ("parquet", "a.parquet", &[]),
+        ("csv", "a.csv", &["--integers"]),
+        ("mlperf", "a.bin", &["--from", "mlperf"]),
+    ] {
+        let output = place.path(name);
+        let convert = Run::new("data").with(&["convert", "--to", to]).path("--data", &place.train);
+        convert.path("--output", &output).succeeds();
+        let found = inspect(&output, more);
+        for key in ["rows", "clicks", "click_rate"] {
+            assert_eq!(found[key], text[key], "{to}: {key}");
+        }
+        if to != "mlperf" {
+            assert_eq!(found["dense"], text["dense"], "{to}");
+            let columns = found["sparse"].as_array().unwrap().iter().zip(text["sparse"].as_array().unwrap());
+            columns.for_each(|(found, text)| assert_eq!(found["distinct"], text["distinct"], "{to}"));
+        }
+    }
+    // A table that nobody has described yet: how many values does each column have?
+    let file = place.path("films.csv");
+    std::fs::write(&file, "film,watched,age\nx,1,7\ny,0,7.5\nx,1,\n").unwrap();
+    let columns = inspect(&file, &[])["sparse"].clone();
+    let distinct: Vec<_> =
+        columns.as_array().unwrap().iter().map(|column| column["distinct"].clone()).collect();
+    assert_eq!(distinct, [2, 2, 2]);
+}
+
+#[test]
+fn a_table_of_ones_own_keeps_its_label_and_numbers_when_it_is_converted_to_text() {
+    let place = Place::new("rows.txt");
+    let [config, table, again] = ["a.toml", "a.csv", "b.csv"].map(|name| place.path(name));
+    std::fs::write(&table, "clicked,price,page\ntrue,2.5,/a\nfalse,,/b\nFALSE,1e3,/a\n").unwrap();
+    let columns = "[data.columns]\nlabel = \"clicked\"\ndense = [\"price\"]\ncategorical = [\"page\"]\n";
+    std::fs::write(&config, columns).unwrap();
+    let convert = |from: &Path, to: &Path| {
+        let run = Run::new("data").with(&["convert", "--to", "csv"]).path("--config", &config);
+        run.path("--data", from).path("--output", to).succeeds();
+        std::fs::read_to_string(to).unwrap()
+    };
+    let text = convert(&table, &again);
+    assert!(text.starts_with("clicked,price,page\n1,2.5,"), "{text}");
+    assert_eq!(text.lines().nth(3).unwrap().split(',').nth(1), Some("1000"));
+    assert_eq!(convert(&again, &place.path("c.csv")), text);
+    let verify = verify(&place.path("c.csv")).path("--config", &config).succeeds();
+    assert!(verify.stdout.contains("3 samples, click rate 0.333333"), "{}", verify.stdout);
+    // Missing numbers are counted where they are.
+    let verify =
+        Run::new("data").with(&["verify", table.to_str().unwrap()]).path("--config", &config).succeeds();
+    assert!(
+        verify.stdout.lines().any(|line| line.starts_with("price") && line.ends_with("1 missing")),
+        "{}",
+        verify.stdout
+    );
+}
+
+#[test]
+fn marks_of_encodings_and_labels_of_one_class_are_told() {
+    let place = Place::new("rows.txt");
+    let expected = place.train().succeeds();
+    assert!(!expected.stderr.contains("one class"), "{}", expected.stderr);
+    let text = std::fs::read_to_string(&place.train).unwrap();
+    std::fs::write(&place.train, format!("\u{feff}{text}")).unwrap();
+    assert_eq!(place.train().succeeds().digest(), expected.digest());
+
+    let utf_16: Vec<u8> =
+        std::iter::once(0xfeff).chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    std::fs::write(&place.train, utf_16).unwrap();
+    place.train().fails(1, &["rows.txt: it is UTF-16", "iconv -f UTF-16 -t UTF-8"]);
+    std::fs::write(&place.train, b"1\x00\t\x005").unwrap();
+    place.train().fails(1, &["rows.txt: it has NUL bytes", "--data-format"]);
+
+    let negative: String = text.lines().map(|line| format!("0{}\n", &line[1..])).collect();
+    std::fs::write(&place.train, negative).unwrap();
+    let ended = place.train().succeeds();
+    assert!(ended.stderr.contains("all 1,500 training samples have the label 0"), "{}", ended.stderr);
+}
+
+#[test]
+fn names_that_are_not_utf_8_are_read_and_shown() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::new("rows.txt");
+    let name = |bytes: &[u8]| place.path("x").with_file_name(std::ffi::OsStr::from_bytes(bytes));
+    let (good, absent) = (name(b"bad\xff.txt"), name(b"no\xff.txt"));
+    std::fs::copy(&place.train, &good).unwrap();
+    let run = |words: &[&str], file: &Path| {
+        let mut command = place.train_without_data().command();
+        if words[0] != "train" {
+            command = Run::new(words[0]).command();
+        }
+        Ended::of(command.args(&words[1..]).arg(file).output().unwrap())
+    };
+    let converted = place.path("a.hld");
+    let convert = ["data", "convert", "--to", "headlong", "--output", converted.to_str().unwrap(), "--data"];
+    for words in [&["train", "--data"][..], &["data", "verify"], &["data", "inspect"], &convert] {
+        let ended = run(words, &good);
+        assert_eq!(ended.code, Some(0), "{words:?}: {}", ended.stderr);
+        let ended = run(words, &absent);
+        assert!(
+            ended.code != Some(101) && ended.stderr.contains("no\u{fffd}.txt"),
+            "{words:?}: {}",
+            ended.stderr
+        );
+    }
+    let [label, rest] = [name(b"day\xff"), name(b"day\xff_labels.npy")];
+    std::fs::write(&rest, "no array").unwrap();
+    let ended = run(&["data", "verify"], &label);
+    assert!(ended.stderr.contains("day\u{fffd}_labels.npy: expected a numpy array"), "{}", ended.stderr);
+}

@@ -38,6 +38,18 @@ pub struct NamedColumns {
     pub ignored: Vec<String>,
 }
 
+/// What becomes of columns that nothing has been said of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Others {
+    /// They are an error: a name may have been mistyped.
+    #[default]
+    Refused,
+    /// They are left out.
+    Ignored,
+    /// They are categorical: for a look at data that nobody has described yet.
+    Categorical,
+}
+
 /// What a column of a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -74,6 +86,22 @@ impl NamedColumns {
                 .collect(),
             list_separator: b'|',
             ignored: Vec::new(),
+        }
+    }
+
+    /// Gives the columns of `header` that have no place the one that `others` says.
+    pub fn place_others(&mut self, others: Others, header: &[String], hotness: impl Fn(usize) -> Hotness) {
+        match others {
+            Others::Refused => {}
+            Others::Ignored => self.ignored.push("*".to_owned()),
+            Others::Categorical => {
+                for (index, name) in header.iter().enumerate() {
+                    let sparse = self.sparse.iter().any(|column| column.name == *name);
+                    if !sparse && !self.dense.contains(name) && self.label.as_ref() != Some(name) {
+                        self.sparse.push(SparseColumn { name: name.clone(), hotness: hotness(index) });
+                    }
+                }
+            }
         }
     }
 

@@ -89,7 +89,7 @@ impl ColumnStatistics {
 }
 
 /// A panic is passed on by the pool, so a poisoned lock is never seen by anyone who goes on.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -104,24 +104,17 @@ impl DenseStatistics {
             self.sum += i128::from(value);
             self.minimum = self.minimum.min(value);
             self.maximum = self.maximum.max(value);
-            self.values.see(value as u32);
+            self.values.see(u64::from(value as u32));
         }
     }
 
-    /// The value below which the share `share` of the values lies (the lower one of two), if all are known.
-    pub fn quantile(&self, share: f64) -> Option<i32> {
-        let (_, true) = self.values.distinct() else { return None };
-        let mut counts: Vec<(i32, u64)> =
-            self.values.counts().map(|(value, count)| (value as i32, count)).collect();
-        counts.sort_unstable();
-        let total: u64 = counts.iter().map(|&(_, count)| count).sum();
-        let place = (total.saturating_sub(1) as f64 * share) as u64;
-        let mut below = 0;
-        let found = counts.iter().find(|&&(_, count)| {
-            below += count;
-            below > place
-        });
-        found.map(|&(value, _)| value)
+    /// Values with their counts, in rising order; none where they were estimated.
+    pub fn sorted_counts(&self) -> Vec<(f64, u64)> {
+        let (_, true) = self.values.distinct() else { return Vec::new() };
+        let counts = self.values.counts().map(|(bits, count)| (f64::from(bits as u32 as i32), count));
+        let mut counts: Vec<(f64, u64)> = counts.collect();
+        counts.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        counts
     }
 }
 
@@ -131,7 +124,7 @@ impl SparseStatistics {
             if is_missing {
                 self.missing += 1;
             } else {
-                self.values.see(id);
+                self.values.see(u64::from(id));
             }
         }
     }

@@ -11,7 +11,7 @@ const LEAST_SLOTS: usize = 1 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct DistinctCounter {
     /// `(value, count)`, a count of 0 for an empty slot; a power of two of them, at most three quarters full.
-    slots: Vec<(u32, u64)>,
+    slots: Vec<(u64, u64)>,
     used: usize,
     limit: usize,
     /// Takes over when there are more values than `limit`.
@@ -23,7 +23,7 @@ impl DistinctCounter {
         Self { slots: vec![(0, 0); LEAST_SLOTS], used: 0, limit, estimate: None }
     }
 
-    pub fn see(&mut self, value: u32) {
+    pub fn see(&mut self, value: u64) {
         if let Some(estimate) = &mut self.estimate {
             estimate.see(value);
         }
@@ -51,18 +51,18 @@ impl DistinctCounter {
 
     /// The most frequent value, the smallest of those that are equally frequent. If values have been estimated, it
     /// is the most frequent of the first ones, whose counts are exact.
-    pub fn most_frequent(&self) -> Option<(u32, u64)> {
+    pub fn most_frequent(&self) -> Option<(u64, u64)> {
         self.counts().max_by_key(|&(value, count)| (count, std::cmp::Reverse(value)))
     }
 
     /// The values with their counts, in no order; all of them if [`DistinctCounter::distinct`] is exact.
-    pub fn counts(&self) -> impl Iterator<Item = (u32, u64)> {
+    pub fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
         self.slots.iter().copied().filter(|slot| slot.1 > 0)
     }
 
-    fn slot_of(&self, value: u32) -> usize {
+    fn slot_of(&self, value: u64) -> usize {
         let mask = self.slots.len() - 1;
-        let mut slot = fmix64(u64::from(value)) as usize & mask;
+        let mut slot = fmix64(value) as usize & mask;
         while self.slots[slot].1 > 0 && self.slots[slot].0 != value {
             slot = (slot + 1) & mask;
         }
@@ -94,9 +94,9 @@ impl Default for Estimate {
 }
 
 impl Estimate {
-    fn see(&mut self, value: u32) {
+    fn see(&mut self, value: u64) {
         // Another hash than the table's, whose bits choose the slot.
-        let hash = fmix64(u64::from(value) ^ 0x5851_f42d_4c95_7f2d);
+        let hash = fmix64(value ^ 0x5851_f42d_4c95_7f2d);
         let register = (hash >> (64 - REGISTER_BITS)) as usize;
         let rank = ((hash << REGISTER_BITS) | (1 << (REGISTER_BITS - 1))).leading_zeros() as u8 + 1;
         self.registers[register] = self.registers[register].max(rank);
@@ -129,12 +129,12 @@ mod tests {
 
     #[test]
     fn many_values_are_estimated_within_four_standard_errors() {
-        for distinct in [2000_u32, 30_000, 100_000, 700_000] {
+        for distinct in [2000_u64, 30_000, 100_000, 700_000] {
             let mut counter = DistinctCounter::new(1000);
             (0..20).for_each(|_| counter.see(3));
             (0..distinct).for_each(|value| counter.see(value));
             let (found, exact) = counter.distinct();
-            let error = found as f64 / f64::from(distinct) - 1.0;
+            let error = found as f64 / distinct as f64 - 1.0;
             assert!(!exact && error.abs() < 4.0 * 0.0081, "{found} for {distinct}");
             assert_eq!(counter.most_frequent(), Some((3, 21)));
         }

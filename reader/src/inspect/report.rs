@@ -4,8 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::columns::{ColumnStatistics, DenseStatistics, SparseStatistics};
+use super::columns::{ColumnStatistics, DenseStatistics};
+use super::distinct::DistinctCounter;
 use crate::error::Result;
+use crate::formats::Format;
 use crate::io::{DataFile, TextFile};
 use crate::schema::{Column, Schema};
 use crate::skipped::SkipReport;
@@ -40,10 +42,10 @@ pub struct FileSummary {
     pub bytes: u64,
     /// `plain`, `gzip` or `zstd`.
     pub compression: &'static str,
-    /// Good rows.
-    pub rows: u64,
+    /// Good rows, where they are counted file by file.
+    pub rows: Option<u64>,
     /// Lines that are not rows.
-    pub bad_rows: u64,
+    pub bad_rows: Option<u64>,
 }
 
 /// One integer column. Ranges and means are those of the values present, none if there is none.
@@ -56,13 +58,13 @@ pub struct DenseSummary {
     /// Share of rows with a negative value.
     pub negative_share: f64,
     /// The least value.
-    pub minimum: Option<i32>,
+    pub minimum: Option<f64>,
     /// The middle value; none where values were estimated.
-    pub median: Option<i32>,
+    pub median: Option<f64>,
     /// The value that 99 % do not exceed; none where values were estimated.
-    pub percentile_99: Option<i32>,
+    pub percentile_99: Option<f64>,
     /// The greatest value.
-    pub maximum: Option<i32>,
+    pub maximum: Option<f64>,
     /// The mean.
     pub mean: Option<f64>,
     /// Distinct values.
@@ -86,14 +88,22 @@ pub struct SparseSummary {
     pub most_frequent: Option<String>,
     /// Its share of the rows.
     pub most_frequent_share: f64,
+    /// Ids a sample, missing ones not counted.
+    pub ids_per_sample: f64,
 }
 
 impl FileSummary {
-    /// A file that has not been read yet.
+    /// A file of Criteo's text that has not been read yet.
     pub(super) fn open(path: &DataFile) -> Result<Self> {
         let file = TextFile::look(path)?;
         let (bytes, compression) = (file.stored_bytes(), file.compression().name());
-        Ok(Self { path: path.to_string(), bytes, compression, rows: 0, bad_rows: 0 })
+        Ok(Self { path: path.to_string(), bytes, compression, rows: Some(0), bad_rows: Some(0) })
+    }
+
+    /// One of several files, or a folder, whose rows are counted together.
+    pub(super) fn of_format(path: &DataFile, format: Format) -> Self {
+        let bytes = path.stored_bytes().unwrap_or(0);
+        Self { path: path.to_string(), bytes, compression: format.name(), rows: None, bad_rows: None }
     }
 }
 
@@ -115,8 +125,13 @@ impl InspectReport {
             first_bad_rows: skipped.first.iter().map(ToString::to_string).collect(),
             clicks,
             click_rate: clicks.filter(|_| rows > 0).map(|clicks| clicks as f64 / rows as f64),
-            dense: dense.map(|(column, index)| DenseSummary::new(index, &column, rows)).collect(),
-            sparse: sparse.map(|(column, index)| SparseSummary::new(index, &column, rows)).collect(),
+            dense: dense.map(|(column, index)| DenseSummary::of_column(index, &column, rows)).collect(),
+            sparse: sparse
+                .map(|(column, index)| {
+                    let name = Column::Sparse(index).to_string();
+                    SparseSummary::new(name, column.missing, &column.values, rows, |id| format!("{id:08x}"))
+                })
+                .collect(),
         }
     }
 }
@@ -125,40 +140,84 @@ fn share(count: u64, rows: u64) -> f64 {
     count as f64 / rows.max(1) as f64
 }
 
+/// What was counted of a column of numbers.
+pub(super) struct Numbers {
+    pub rows: u64,
+    pub missing: u64,
+    pub negative: u64,
+    pub range: Option<(f64, f64)>,
+    pub sum: f64,
+}
+
 impl DenseSummary {
-    fn new(index: u16, column: &DenseStatistics, rows: u64) -> Self {
-        let present = rows - column.missing;
-        let (distinct, distinct_is_exact) = column.values.distinct();
+    fn of_column(index: u16, column: &DenseStatistics, rows: u64) -> Self {
+        let range = (rows > column.missing).then(|| (f64::from(column.minimum), f64::from(column.maximum)));
+        let DenseStatistics { missing, negative, .. } = *column;
+        let numbers = Numbers { rows, missing, negative, range, sum: column.sum as f64 };
+        let name = Column::Dense(index).to_string();
+        Self::new(name, &numbers, &column.sorted_counts(), column.values.distinct())
+    }
+
+    /// `counts` are all values with their counts, in rising order; none where they are not known.
+    pub(super) fn new(
+        name: String,
+        numbers: &Numbers,
+        counts: &[(f64, u64)],
+        (distinct, distinct_is_exact): (u64, bool),
+    ) -> Self {
+        let Numbers { rows, missing, negative, range, sum } = *numbers;
+        let total = counts.iter().map(|(_, count)| count).sum::<u64>();
+        let present = if total > 0 { total } else { rows - missing };
         Self {
-            name: Column::Dense(index).to_string(),
-            missing_share: share(column.missing, rows),
-            negative_share: share(column.negative, rows),
-            minimum: (present > 0).then_some(column.minimum),
-            median: column.quantile(0.5),
-            percentile_99: column.quantile(0.99),
-            maximum: (present > 0).then_some(column.maximum),
-            mean: (present > 0).then(|| column.sum as f64 / present as f64),
+            name,
+            missing_share: share(missing, rows),
+            negative_share: share(negative, rows),
+            minimum: range.map(|range| range.0),
+            median: quantile(counts, 0.5),
+            percentile_99: quantile(counts, 0.99),
+            maximum: range.map(|range| range.1),
+            mean: range.map(|_| sum / present.max(1) as f64),
             distinct,
             distinct_is_exact,
         }
     }
 }
 
+/// The value below which the share `share` of the values lies (the lower one of two), if they are known.
+fn quantile(counts: &[(f64, u64)], share: f64) -> Option<f64> {
+    let total: u64 = counts.iter().map(|&(_, count)| count).sum();
+    let place = (total.saturating_sub(1) as f64 * share) as u64;
+    let mut below = 0;
+    let found = counts.iter().find(|&&(_, count)| {
+        below += count;
+        below > place
+    });
+    found.map(|&(value, _)| value)
+}
+
 impl SparseSummary {
-    fn new(index: u16, column: &SparseStatistics, rows: u64) -> Self {
-        let (distinct, distinct_is_exact) = column.values.distinct();
-        let present = column.values.most_frequent().map(|(id, count)| (format!("{id:08x}"), count));
-        let missing = Some(("missing".to_owned(), column.missing)).filter(|missing| missing.1 > 0);
+    /// `shown` says how an id is written.
+    pub(super) fn new(
+        name: String,
+        missing: u64,
+        values: &DistinctCounter,
+        rows: u64,
+        shown: impl Fn(u64) -> String,
+    ) -> Self {
+        let (distinct, distinct_is_exact) = values.distinct();
+        let present = values.most_frequent().map(|(id, count)| (shown(id), count));
+        let absent = Some(("missing".to_owned(), missing)).filter(|missing| missing.1 > 0);
         // At equal counts the value present counts more.
-        let most_frequent = missing.into_iter().chain(present).max_by_key(|candidate| candidate.1);
+        let most_frequent = absent.into_iter().chain(present).max_by_key(|candidate| candidate.1);
         let most_frequent_share = most_frequent.as_ref().map_or(0.0, |(_, count)| share(*count, rows));
         Self {
-            name: Column::Sparse(index).to_string(),
-            missing_share: share(column.missing, rows),
+            name,
+            missing_share: share(missing, rows),
             distinct,
             distinct_is_exact,
             most_frequent: most_frequent.map(|(value, _)| value),
             most_frequent_share,
+            ids_per_sample: share(rows - missing.min(rows), rows),
         }
     }
 }
@@ -168,7 +227,11 @@ impl fmt::Display for InspectReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for file in &self.files {
             let FileSummary { path, bytes, compression, rows, bad_rows } = file;
-            writeln!(formatter, "{path}: {rows} rows, {bad_rows} bad, {bytes} bytes ({compression})")?;
+            match (rows, bad_rows) {
+                (Some(rows), Some(bad)) => write!(formatter, "{path}: {rows} rows, {bad} bad, ")?,
+                _ => write!(formatter, "{path}: ")?,
+            }
+            writeln!(formatter, "{bytes} bytes ({compression})")?;
         }
         match (self.click_rate, self.clicks) {
             (Some(rate), Some(clicks)) => {
@@ -190,20 +253,27 @@ impl fmt::Display for InspectReport {
 }
 
 impl InspectReport {
+    /// Characters of the longest name of a column.
+    fn name_width(&self) -> usize {
+        let dense = self.dense.iter().map(|column| column.name.chars().count());
+        dense.chain(self.sparse.iter().map(|column| column.name.chars().count())).max().unwrap_or(0).max(6)
+    }
+
     fn write_dense(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.dense.is_empty() {
             return Ok(());
         }
+        let width = self.name_width();
         writeln!(
             formatter,
-            "\n{:<6} {:>9} {:>10} {:>12} {:>12} {:>12} {:>12} {:>14} {:>12}",
+            "\n{:<width$} {:>9} {:>10} {:>12} {:>12} {:>12} {:>12} {:>14} {:>12}",
             "column", "missing %", "negative %", "min", "median", "99 %", "max", "mean", "distinct"
         )?;
-        let or_dash = |value: Option<i32>| value.map_or("-".to_owned(), |value| value.to_string());
+        let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), number_text);
         for column in &self.dense {
             writeln!(
                 formatter,
-                "{:<6} {:>9.1} {:>10.1} {:>12} {:>12} {:>12} {:>12} {:>14} {:>12}",
+                "{:<width$} {:>9.1} {:>10.1} {:>12} {:>12} {:>12} {:>12} {:>14} {:>12}",
                 column.name,
                 100.0 * column.missing_share,
                 100.0 * column.negative_share,
@@ -211,7 +281,7 @@ impl InspectReport {
                 or_dash(column.median),
                 or_dash(column.percentile_99),
                 or_dash(column.maximum),
-                column.mean.map_or("-".to_owned(), |mean| format!("{mean:.1}")),
+                or_dash(column.mean.map(|mean| (mean * 1e4).round() / 1e4)),
                 distinct_text(column.distinct, column.distinct_is_exact),
             )?;
         }
@@ -223,19 +293,33 @@ impl InspectReport {
             return Ok(());
         }
         let (missing, distinct, frequent) = ("missing %", "distinct", "most frequent (share %)");
-        writeln!(formatter, "\n{:<6} {missing:>9} {distinct:>12}   {frequent}", "column")?;
+        let width = self.name_width();
+        writeln!(
+            formatter,
+            "\n{:<width$} {missing:>9} {distinct:>12} {:>8}   {frequent}",
+            "column", "ids each"
+        )?;
         for column in &self.sparse {
             writeln!(
                 formatter,
-                "{:<6} {:>9.1} {:>12}   {} ({:.1})",
+                "{:<width$} {:>9.1} {:>12} {:>8.2}   {} ({:.1})",
                 column.name,
                 100.0 * column.missing_share,
                 distinct_text(column.distinct, column.distinct_is_exact),
+                column.ids_per_sample,
                 column.most_frequent.as_deref().unwrap_or("-"),
                 100.0 * column.most_frequent_share,
             )?;
         }
         Ok(())
+    }
+}
+
+/// A number in few digits: whole ones as they are.
+fn number_text(number: f64) -> String {
+    match number.fract() == 0.0 && number.abs() < 1e15 {
+        true => format!("{number}"),
+        false => format!("{number:.4}"),
     }
 }
 

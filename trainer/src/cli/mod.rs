@@ -16,6 +16,7 @@ use crate::bench::reader::ReaderArguments;
 use crate::bench::tune::TuneArguments;
 use crate::config::OnBadRow;
 use crate::convert_command::{ConvertArguments, MultiHotArguments};
+use crate::described::DescribedArguments;
 use crate::kernels_command;
 use crate::verify_command::VerifyArguments;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -304,12 +305,12 @@ pub struct DataMakeArguments {
 /// Arguments of `headlong data inspect`.
 #[derive(Debug, Args)]
 pub struct DataFilesArguments {
-    /// Criteo text files, plain, gzip or zstd
+    /// Files of one format; for `npy` one file of each shard, for `split` its folders
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<DataFile>,
-    /// Threads; one per core by default
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    /// What the data does not say itself
+    #[command(flatten)]
+    pub what: DescribedArguments,
     /// Where the JSON goes
     #[command(flatten)]
     pub json: JsonOutput,

@@ -404,7 +404,7 @@ impl Run<'_> {
             self.log_stop(false)?;
         }
         let done = self.done(if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" })?;
-        self.say_what_was_skipped()?;
+        self.say_what_is_wrong_with_the_data()?;
         let at = self.at();
         self.reporter.done(at, &done)?;
         self.session.crew().close()?;
@@ -427,7 +427,7 @@ impl Run<'_> {
             let file = self.session.crew().write_trace(file)?;
             self.reporter.note(&format!("trace {}: open it with https://ui.perfetto.dev", file.display()));
         }
-        self.say_what_was_skipped()?;
+        self.say_what_is_wrong_with_the_data()?;
         let reached = done.last_eval.and_then(|eval| eval.metrics.auc).zip(self.best_possible_auc);
         self.reporter.result(&remarks::what_was_reached(self.config, reached));
         let at = self.at();
@@ -443,13 +443,16 @@ impl Run<'_> {
             .then(|| Ceiling::measure(self.config, threads, ranks_here))
     }
 
-    fn say_what_was_skipped(&mut self) -> Result<()> {
+    fn say_what_is_wrong_with_the_data(&mut self) -> Result<()> {
         let training = remarks::skipped("training data", &self.session.reader().skip_report());
         let validation = remarks::skipped("validation data", self.session.skipped_in_evaluation());
         for (message, fields) in [training, validation].into_iter().flatten() {
             self.reporter.warning(&message, fields)?;
         }
-        Ok(())
+        match self.session.reader().only_label() {
+            Some((samples, label)) => self.reporter.warning(&remarks::one_class(samples, label), Map::new()),
+            None => Ok(()),
+        }
     }
 
     fn done(&self, reason: &str) -> Result<Done> {

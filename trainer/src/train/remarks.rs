@@ -76,6 +76,15 @@ pub fn skipped(data: &str, report: &SkipReport) -> Option<(String, Map<String, V
     Some((message, fields))
 }
 
+/// The warning about labels that are all the same.
+pub fn one_class(samples: u64, label: f32) -> String {
+    format!(
+        "all {} training samples have the label {label}: a model learns nothing of one class; is this the right column, \
+         and are the rows shuffled?",
+        count(samples)
+    )
+}
+
 /// What the run came to and where it was written. `reached` is the AUC and the best possible one, where that is known.
 pub fn what_was_reached(config: &Config, reached: Option<(f64, f64)>) -> String {
     let mut lines = Vec::new();

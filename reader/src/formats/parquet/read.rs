@@ -172,13 +172,16 @@ fn columns_by_name(opened: &Opened, described: &Described) -> NamedColumns {
     let reading =
         if integers { DenseReading::Integers } else { DenseReading::Transformed(described.transform) };
     let mut columns = NamedColumns::by_convention(&header, reading, &[]);
-    columns.ignored.extend(described.ignores_others.then(|| "*".to_owned()));
     for column in &mut columns.sparse {
         let leaf = leaves.iter().zip(&header).find(|(_, name)| **name == column.name);
         if leaf.is_some_and(|(leaf, _)| leaf.max_rep_level() > 0) {
             column.hotness = Hotness::Varying;
         }
     }
+    columns.place_others(described.others, &header, |leaf| match leaves[leaf].max_rep_level() {
+        0 => Hotness::Fixed(1),
+        _ => Hotness::Varying,
+    });
     columns
 }
 

@@ -1,0 +1,137 @@
+//! What is in data of any format but Criteo's text, whose lines are looked at as they stand.
+
+use std::sync::Mutex;
+
+use headlong_device::pool::Pool;
+
+use super::columns::lock;
+use super::distinct::DistinctCounter;
+use super::report::{DenseSummary, FileSummary, InspectReport, Numbers, SparseSummary};
+use crate::criteo::parse::MISSING_DENSE;
+use crate::disk::DiskOptions;
+use crate::error::Result;
+use crate::formats::{Format, Source};
+use crate::hashing::MISSING_ID;
+use crate::io::DataFile;
+use crate::samples::{DenseValues, IdBags, Samples};
+
+/// Reads all of `source`, which are `files` of `format`, once and describes it. Distinct values are counted exactly up to
+/// `exact_distinct` of a column, beyond that estimated; threads change nothing but speed.
+///
+/// # Errors
+/// Whatever is wrong with the data.
+pub fn inspect_samples(
+    source: &dyn Source,
+    (files, format): (&[DataFile], Format),
+    exact_distinct: usize,
+    pool: &Pool,
+    progress: &mut dyn FnMut(u64),
+) -> Result<InspectReport> {
+    let schema = source.schema();
+    let values = DistinctCounter::new(exact_distinct);
+    let column =
+        |_| Mutex::new(Column { missing: 0, negative: 0, values: values.clone(), sum: 0.0, range: None });
+    let (width, sparse) = (schema.dense.len(), schema.sparse.len());
+    let columns: Vec<Mutex<Column>> = (0..width + sparse).map(column).collect();
+    let (mut rows, mut clicks) = (0, 0);
+    let end = source.num_samples().unwrap_or(u64::MAX);
+    let mut stream = source.read(Box::new(std::iter::once(0..end)), &DiskOptions::default())?;
+    let mut samples = Samples::default();
+    while stream.next(&mut samples)? {
+        pool.run(columns.len(), &|index| {
+            let mut column = lock(&columns[index]);
+            match index.checked_sub(width) {
+                None => column.add_numbers(&samples, index, width),
+                Some(sparse) => column.add_ids(&samples.sparse[sparse]),
+            }
+        });
+        rows += samples.num_samples as u64;
+        clicks += samples.labels.iter().filter(|label| **label > 0.5).count() as u64;
+        progress(rows);
+    }
+    let clicks = schema.labelled.then_some(clicks);
+    let dense = schema.dense.iter().zip(&columns);
+    let sparse = schema.sparse.iter().zip(&columns[width..]);
+    Ok(InspectReport {
+        files: files.iter().map(|file| FileSummary::of_format(file, format)).collect(),
+        rows,
+        bad_rows: 0,
+        first_bad_rows: Vec::new(),
+        clicks,
+        click_rate: clicks.filter(|_| rows > 0).map(|clicks| clicks as f64 / rows as f64),
+        dense: dense.map(|(name, column)| lock(column).dense(name, rows)).collect(),
+        sparse: sparse.map(|(column, found)| lock(found).sparse(&column.name, rows)).collect(),
+    })
+}
+
+/// What is known of a column.
+struct Column {
+    missing: u64,
+    negative: u64,
+    /// Ids, or the bits of numbers.
+    values: DistinctCounter,
+    sum: f64,
+    range: Option<(f64, f64)>,
+}
+
+impl Column {
+    fn add_numbers(&mut self, samples: &Samples, column: usize, width: usize) {
+        match &samples.dense {
+            DenseValues::Integers(values) => {
+                for &value in values.iter().skip(column).step_by(width) {
+                    match value {
+                        MISSING_DENSE => self.missing += 1,
+                        value => self.add(f64::from(value)),
+                    }
+                }
+            }
+            DenseValues::Numbers(values) => {
+                values.iter().skip(column).step_by(width).for_each(|&value| self.add(f64::from(value)));
+                // What was missing has come as a number, and is among the values.
+                self.missing += samples.dense_missing[column];
+            }
+        }
+    }
+
+    fn add(&mut self, number: f64) {
+        self.negative += u64::from(number < 0.0);
+        self.sum += number;
+        let (least, largest) = self.range.unwrap_or((number, number));
+        self.range = Some((least.min(number), largest.max(number)));
+        self.values.see(number.to_bits());
+    }
+
+    fn add_ids(&mut self, bags: &IdBags) {
+        for &id in &bags.ids {
+            match id {
+                MISSING_ID => self.missing += 1,
+                id => {
+                    self.sum += 1.0;
+                    self.values.see(id);
+                }
+            }
+        }
+    }
+
+    fn dense(&self, name: &str, rows: u64) -> DenseSummary {
+        let (counts, all) = (self.values.counts(), self.values.distinct().1);
+        let mut counts: Vec<(f64, u64)> =
+            counts.filter(|_| all).map(|(bits, count)| (f64::from_bits(bits), count)).collect();
+        counts.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let numbers = Numbers {
+            rows,
+            missing: self.missing,
+            negative: self.negative,
+            range: self.range,
+            sum: self.sum,
+        };
+        DenseSummary::new(name.to_owned(), &numbers, &counts, self.values.distinct())
+    }
+
+    fn sparse(&self, name: &str, rows: u64) -> SparseSummary {
+        let mut summary =
+            SparseSummary::new(name.to_owned(), self.missing, &self.values, rows, |id| id.to_string());
+        summary.ids_per_sample = self.sum / rows.max(1) as f64;
+        summary
+    }
+}
