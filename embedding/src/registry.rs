@@ -121,6 +121,15 @@ pub trait TableKind: Send + Sync {
         Abilities::ANY
     }
 
+    /// What [`Self::build`] would refuse of a description besides what [`Self::abilities`] tell: the value of an option, say. Pure;
+    /// `headlong plan` and `config check` refuse by it what `train` would.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::Spec`].
+    fn check(&self, spec: &TableSpec) -> Result<()> {
+        spec.check()
+    }
+
     /// Memory that [`Self::build`] will take; pure. The default is that of a dense table.
     fn memory(&self, spec: &TableSpec, optimizer: &Optimizer) -> MemoryNeeds {
         spec.dense_memory(optimizer)
@@ -190,6 +199,21 @@ impl Registry {
             None => Ok(kind.as_ref()),
             Some(reason) => Err(EmbeddingError::Spec { table: spec.name.clone(), reason }),
         }
+    }
+
+    /// As [`Self::kind`], of tables on a CUDA device.
+    ///
+    /// # Errors
+    /// As there; [`EmbeddingError::Spec`] for kinds that do not run there.
+    pub fn kind_on_cuda(&self, spec: &TableSpec) -> Result<&dyn TableKind> {
+        let kind = self.kind(spec)?;
+        let devices = kind.abilities().devices;
+        if devices.contains(&"cuda") {
+            return Ok(kind);
+        }
+        let reason =
+            format!("tables of kind `{}` run on {}, not on a CUDA device", spec.kind, devices.join(" and "));
+        Err(EmbeddingError::Spec { table: spec.name.clone(), reason })
     }
 
     /// What tables of kind `kind` can be, where it is known.

@@ -504,14 +504,7 @@ fn names(tensors: &[TensorSpec]) -> String {
 
 /// Refuses tables that have no CUDA body, by name, before memory is taken.
 pub(crate) fn check_on_cuda(registry: &Registry, specs: &[TableSpec]) -> Result<()> {
-    for spec in specs {
-        let devices = registry.kind(spec)?.abilities().devices;
-        if !devices.contains(&"cuda") {
-            let (kind, able) = (&spec.kind, devices.join(" and "));
-            let reason = format!("tables of kind `{kind}` run on {able}, not on a CUDA device");
-            return Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
-        }
-    }
+    specs.iter().try_for_each(|spec| registry.kind_on_cuda(spec).map(drop))?;
     crate::cuda::set::check_specs(specs)
 }
 

@@ -37,8 +37,8 @@ fn train(config: &Config) -> Result<String, Box<dyn std::error::Error>> {
     let threads = 4;
     let prepared = Prepared::new(config, None, threads, &Reporter::quiet(None))?;
     // Where rows lie is decided from how frequent they are in the first batches.
-    let placement = prepared.placement(config, &headlong::crew::local_topology(config))?;
     let registry = Registry::default();
+    let placement = prepared.placement(config, &headlong::crew::local_topology(config), &registry)?;
     let partition = Some(placement.partition.clone());
     let options = CrewOptions { partition, ..CrewOptions::new(threads, &registry) };
     let crew = Crew::build(&placement.decide(config), &prepared.table_rows, options)?;

@@ -257,6 +257,11 @@ impl Crew {
         Ok(crew)
     }
 
+    /// The kinds of tables that it was built with.
+    pub fn registry(&self) -> Registry {
+        self.blueprint.as_ref().map(|blueprint| blueprint.registry.clone()).unwrap_or_default()
+    }
+
     /// Ranks of this machine, those of other processes included.
     pub fn ranks_on_machine(&self) -> usize {
         place_on_machine(&self.first().model().communicator).1

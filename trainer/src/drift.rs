@@ -63,7 +63,8 @@ impl DriftWatch {
         }
         let decided = decided(config, crew);
         let topology = crew.first().model().communicator.topology().clone();
-        let placement = Placement::new(&decided, &self.table_rows, &topology, Some(&statistics))?;
+        let placement =
+            Placement::new(&decided, &self.table_rows, &topology, Some(&statistics), &crew.registry())?;
         crew.place_anew(&placement.partition)?;
         let frequent_rows = placement.split.as_ref().map_or(0, |split| split.frequent_rows());
         let covered_share = covered_share(&statistics, &placement.partition);

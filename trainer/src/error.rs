@@ -1,5 +1,8 @@
 //! What can go wrong in a run, and the exit code each kind ends the program with.
 
+use crate::checkpoint::CheckpointError;
+use crate::table::EmbeddingError;
+use std::fmt;
 use std::path::PathBuf;
 
 /// Result of this crate.
@@ -9,7 +12,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// What can go wrong in a run. [`Error::exit_code`] says how the program ends.
-#[derive(Debug, thiserror::Error)]
+///
+/// Its `Debug` form is [`chain`]: a program whose `main` returns it prints one line with all causes.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A key of a configuration file or of `--set` that does not exist.
@@ -114,6 +119,12 @@ pub enum Error {
         /// What the device said.
         source: Cause,
     },
+    /// A table that its kind refuses, or a kind that is not registered.
+    #[error(transparent)]
+    Table(#[from] EmbeddingError),
+    /// A checkpoint that cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// A failure of a lower room.
     #[error("{context}")]
     Failed {
@@ -158,6 +169,12 @@ pub enum Error {
         /// What it was given.
         seconds: f64,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&chain(self))
+    }
 }
 
 fn did_you_mean(nearest: &Option<String>) -> String {
@@ -227,7 +244,9 @@ impl Error {
             | Self::Contradiction { .. }
             | Self::Unsupported { .. }
             | Self::DoesNotFit { .. }
-            | Self::Usage(_) => 2,
+            | Self::Usage(_)
+            | Self::Table(EmbeddingError::Spec { .. } | EmbeddingError::UnknownKind { .. }) => 2,
+            Self::Table(_) | Self::Checkpoint(_) => 1,
             Self::Failed { source, .. } if is_of_communication(&**source) => 3,
             Self::Io { .. } | Self::NotFinite { .. } | Self::Device { .. } | Self::Failed { .. } => 1,
             Self::Communication { .. } => 3,
@@ -271,6 +290,22 @@ mod tests {
         let error = Error::io("read", "day_0.gz")(std::io::Error::other("bad block"));
         assert_eq!(chain(&error), "cannot read day_0.gz: bad block");
         assert_eq!(error.exit_code(), 1);
+    }
+
+    #[test]
+    fn what_main_returns_prints_as_one_line_with_its_causes() {
+        let spec = EmbeddingError::Spec { table: "C3".to_owned(), reason: "rank is 0".to_owned() };
+        let error = Error::failed("the embedding tables cannot be built")(spec);
+        assert_eq!(format!("{error:?}"), "the embedding tables cannot be built: table `C3`: rank is 0");
+        let boxed: Cause = error.into();
+        assert_eq!(
+            format!("Error: {boxed:?}"),
+            "Error: the embedding tables cannot be built: table `C3`: rank is 0"
+        );
+        // What a table's author meets converts by `?`.
+        let kind =
+            EmbeddingError::UnknownKind { table: "C3".into(), kind: "x".into(), known: "dense".into() };
+        assert_eq!(Error::from(kind).exit_code(), 2);
     }
 
     #[test]

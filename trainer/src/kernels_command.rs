@@ -167,7 +167,7 @@ fn configurations(models: &ModelArguments, registry: &Registry) -> Result<Vec<Co
             set: models.set.clone(),
             ..TrainArguments::default()
         };
-        Ok(arguments.resolve(registry)?.0)
+        arguments.resolve(registry).map(|(config, _)| config)
     };
     let mut configurations = Vec::new();
     if models.config.is_some() {

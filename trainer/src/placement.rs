@@ -1,6 +1,7 @@
 //! Placement: where every row of every table lies, and how ranks exchange rows. Decided before any memory is taken, from how
 //! frequent rows are; the same on every rank, because all ranks decide from the same statistics.
 
+use crate::Registry;
 use crate::build::table_specs;
 use crate::config::{
     CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Hybrid, IdsChoice,
@@ -28,7 +29,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The placement of `config` among the ranks of `topology`.
+    /// The placement of `config` among the ranks of `topology`, of tables that take what their kinds in `registry` say.
     ///
     /// # Errors
     /// A latency table that cannot be read; a split that does not fit.
@@ -37,6 +38,7 @@ impl Placement {
         table_rows: &[u64],
         topology: &Topology,
         statistics: Option<&Statistics>,
+        registry: &Registry,
     ) -> Result<Self> {
         let specs = table_specs(config, table_rows);
         let statistics = match statistics {
@@ -50,6 +52,8 @@ impl Placement {
         let nodes: Vec<usize> = (0..topology.num_nodes()).map(|node| topology.node_size(node)).collect();
         let step = (config.train.batch_size * config.train.accumulate) as u64;
         let on_devices = config.run.device == DeviceChoice::Cuda;
+        let table_bytes: Vec<u64> =
+            specs.iter().map(|spec| plan::table_needs(config, spec, registry).total_bytes()).collect();
         let options = SplitOptions {
             mode: match config.run.hybrid {
                 Hybrid::Off => HybridMode::Off,
@@ -80,6 +84,7 @@ impl Placement {
                 IdsChoice::Known => Some(IdSource::Known),
             },
             placements: &config.placement_choices(),
+            table_bytes: &table_bytes,
             ..SplitOptions::new(&specs, Cluster::new(&nodes), step, &optimizer)
         };
         let mut costs = costs(config)?;

@@ -34,20 +34,21 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     config.multi_hot.is_idle = !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
     let (rows, note) = planned_rows(&config)?;
     let data_rows = arguments.data_rows.or_else(|| known_data_rows(&config));
-    let (split, split_note) = planned_split(&config)?;
+    config.check_tables(&rows, registry)?;
+    let (split, split_note) = planned_split(&config, registry)?;
     let machine = Machine::detect_with(config.run.device)?;
-    let facts = Facts { table_rows: &rows, data_rows, machine: &machine, split: split.as_ref() };
+    let facts = Facts { table_rows: &rows, data_rows, machine: &machine, split: split.as_ref(), registry };
     let plan = Plan::new(&config, &facts);
     let document = serde_json::to_value(&plan).expect("a plan has a JSON form");
     let eval_note = evaluation::note(&config, known_valid_rows(&config)?, data_rows);
     let text = format!("plan of {}\n{}{note}{split_note}{eval_note}", options.origin, plan.to_text());
     output::answer(&arguments.json, &text, &document)?;
-    plan.check(&config)
+    plan.check(&config, registry)
 }
 
 /// The split of the rows among the ranks, from statistics of the training files' first batches; with a note where there are ranks
 /// but no statistics.
-fn planned_split(config: &Config) -> Result<(Option<Split>, String)> {
+fn planned_split(config: &Config, registry: &Registry) -> Result<(Option<Split>, String)> {
     if config.run.ranks == 1 {
         return Ok((None, String::new()));
     }
@@ -58,7 +59,7 @@ fn planned_split(config: &Config) -> Result<(Option<Split>, String)> {
     }
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let prepared = Prepared::new(config, None, threads, &Reporter::quiet(None))?;
-    Ok((prepared.placement(config, &local_topology(config))?.split, source_of_costs(config)?))
+    Ok((prepared.placement(config, &local_topology(config), registry)?.split, source_of_costs(config)?))
 }
 
 /// Rows of the training data where they are known without reading it.

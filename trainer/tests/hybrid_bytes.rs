@@ -65,8 +65,14 @@ fn config() -> Config {
 /// (predicted, counted) bytes of a step inside and between nodes.
 fn bytes(config: &Config, rows: &[u64], batches: &[Batch]) -> [(f64, f64); 2] {
     let statistics = statistics_of(config, rows, &batches[..COUNTED]);
-    let placement =
-        Placement::new(config, rows, &headlong::crew::local_topology(config), Some(&statistics)).unwrap();
+    let placement = Placement::new(
+        config,
+        rows,
+        &headlong::crew::local_topology(config),
+        Some(&statistics),
+        &Registry::default(),
+    )
+    .unwrap();
     let config = placement.decide(config);
     let registry = Registry::default();
     let partition = Some(placement.partition);

@@ -108,3 +108,41 @@ fn rows_that_share_storage_train_in_several_processes() {
         expected
     );
 }
+
+/// What is one's own is planned as it says, wherever the rows lie, and trained so.
+#[test]
+fn two_thousand_million_rows_are_planned_as_their_kind_says() {
+    let place = Place::new("rows.txt");
+    let file = place.path("own.toml");
+    let text = "[[table]]\nname = \"C3\"\nkind = \"quotient_remainder\"\nrows = 2_000_000_000\n";
+    let plan_of = |options: &str, more: &[&str]| {
+        std::fs::write(&file, format!("{text}options = {{ {options} }}\n")).unwrap();
+        let train = place.train().path("--config", &file).by_example(PROGRAM).with(more);
+        let words: Vec<&str> = train.arguments()[1..].iter().map(String::as_str).collect();
+        Run::new("plan").by_example(PROGRAM).with(&words).with(&["--json"])
+    };
+    // Rows of both matrices, dim 8, Adagrad.
+    let bytes = (44_721 + 44_722) * 8 * 4 * 2;
+    for ranks in ["1", "2"] {
+        let plan: serde_json::Value =
+            serde_json::from_str(&plan_of("", &["--ranks", ranks]).succeeds().stdout).unwrap();
+        let number = |value: &serde_json::Value| value.as_u64().unwrap();
+        let table = &plan["tables"][2];
+        assert_eq!(number(&table["rows"]), 2_000_000_000);
+        assert_eq!(number(&table["weight_bytes"]), bytes / 2);
+        assert!(number(&table["bytes"]) < 2 * bytes, "{table}");
+        assert!(number(&plan["bytes_per_rank"]) < 200 << 20, "{}", plan["bytes_per_rank"]);
+        assert_eq!(plan["fits"], true);
+        if ranks == "2" {
+            let of_rank = number(&plan["hybrid"]["tables"][2]["bytes_per_rank"]);
+            assert_eq!(of_rank, bytes, "it lies on one rank, whole");
+        }
+        let train = place.train().path("--config", &file).by_example(PROGRAM);
+        train.with(&["--ranks", ranks, "--set", "train.sum_blocks=2", "--steps", "3"]).succeeds();
+    }
+    // A value that no table can be built with is refused before there is a plan.
+    let ended = plan_of("buckets = \"few\"", &[]).fails(2, &["C3", "option buckets", "got few"]);
+    assert_eq!(ended.stdout, "");
+    let check = Run::new("config").with(&["check"]).by_example(PROGRAM).path("--config", &file);
+    check.fails(2, &["C3", "option buckets", "got few"]);
+}

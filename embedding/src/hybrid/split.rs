@@ -65,6 +65,8 @@ pub struct SplitOptions<'a> {
     pub batch_size: u64,
     /// The sparse optimiser, whose state lies beside each row.
     pub optimizer: &'a Optimizer,
+    /// Bytes that each table takes with its states, all of its rows together; none: they are dense.
+    pub table_bytes: &'a [u64],
     /// Which rows become frequent.
     pub mode: HybridMode,
     /// One for each table, or none: all are `Auto`.
@@ -93,6 +95,7 @@ impl<'a> SplitOptions<'a> {
             cluster,
             batch_size,
             optimizer,
+            table_bytes: &[],
             mode: HybridMode::Auto,
             placements: &[],
             dense_bytes: 0,
@@ -109,15 +112,26 @@ impl<'a> SplitOptions<'a> {
         self.placements.get(table).copied().unwrap_or_default()
     }
 
-    /// Bytes of one row with its optimiser state.
+    /// Bytes of one vector of a row with its optimiser state: what an update of it reads and writes.
     fn row_bytes(&self, table: usize) -> u64 {
         let spec = &self.specs[table];
         (spec.dim * spec.dtype.bytes()) as u64 + self.optimizer.state_bytes(1, spec.dim)
     }
 
-    /// Bytes that one frequent row takes on a rank: the row, its state, its gradient.
-    fn replica_bytes(&self, table: usize) -> u64 {
-        self.row_bytes(table) + gradient_bytes(&self.specs[table]) as u64
+    /// Bytes that `rows` rows take where they lie: their part of what the table takes.
+    fn held_bytes(&self, table: usize, rows: u64) -> u64 {
+        let part =
+            |bytes: u64| u128::from(bytes) * u128::from(rows) / u128::from(self.specs[table].rows.max(1));
+        match self.table_bytes.get(table) {
+            Some(&bytes) => u64::try_from(part(bytes)).unwrap_or(u64::MAX),
+            None => rows.saturating_mul(self.row_bytes(table)),
+        }
+    }
+
+    /// Bytes that frequent rows take on a rank: the rows, their states, their gradients.
+    fn replica_bytes(&self, table: usize, rows: u64) -> u64 {
+        let gradients = rows.saturating_mul(gradient_bytes(&self.specs[table]) as u64);
+        self.held_bytes(table, rows).saturating_add(gradients)
     }
 }
 
@@ -418,7 +432,7 @@ impl Context<'_> {
         let pure = Variant { merge: Merge::Off, ..self.variant };
         let pure = Context { variant: pure, ..*self };
         let replicated = frequent.iter().enumerate();
-        let replicated_bytes = replicated.map(|(table, rows)| rows * options.replica_bytes(table)).sum();
+        let replicated_bytes = replicated.map(|(table, &rows)| options.replica_bytes(table, rows)).sum();
         Split {
             variant: self.variant,
             placements: balanced.placements,
@@ -454,7 +468,7 @@ impl Context<'_> {
             frequent_rows: rows,
             placed_rows: balanced.placed_rows[table],
             covered_share: self.candidates.covered_share(table, chosen.num_frequent, chosen.whole[table]),
-            bytes_per_rank: owned * options.row_bytes(table) + rows * options.replica_bytes(table),
+            bytes_per_rank: options.held_bytes(table, owned) + options.replica_bytes(table, rows),
             traffic: bytes(self, &sums),
             pure_traffic: bytes(&pure, &pure.table_infrequent(table)),
         }

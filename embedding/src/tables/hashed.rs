@@ -54,6 +54,11 @@ impl TableKind for HashedKind {
         }
     }
 
+    fn check(&self, spec: &TableSpec) -> Result<()> {
+        spec.check()?;
+        Settings::of(spec).map(drop)
+    }
+
     fn memory(&self, spec: &TableSpec, optimizer: &Optimizer) -> MemoryNeeds {
         let waiting = Settings::of(spec).map_or(0, |settings| settings.num_waiting(spec));
         MemoryNeeds {

@@ -21,6 +21,11 @@ impl TableKind for QuotientRemainder {
         }
     }
 
+    fn check(&self, spec: &TableSpec) -> Result<()> {
+        spec.check()?;
+        buckets(spec).map(drop)
+    }
+
     fn memory(&self, spec: &TableSpec, optimizer: &Optimizer) -> MemoryNeeds {
         let buckets = buckets(spec).unwrap_or(spec.rows);
         let rows = spec.rows.div_ceil(buckets) + buckets;
@@ -28,7 +33,7 @@ impl TableKind for QuotientRemainder {
     }
 
     fn build(&self, spec: &TableSpec, env: &TableEnv) -> Result<Box<dyn EmbeddingTable>> {
-        spec.check()?;
+        self.check(spec)?;
         let buckets = buckets(spec)?;
         let mut parts = [("quotient", spec.rows.div_ceil(buckets)), ("remainder", buckets)]
             .map(|(name, rows)| Part::new(name, rows, spec.dim, env.optimizer));

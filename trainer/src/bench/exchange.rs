@@ -81,7 +81,7 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
     }
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let prepared = Prepared::new(&config, None, threads, &Reporter::quiet(None))?;
-    let placement = prepared.placement(&config, &local_topology(&config))?;
+    let placement = prepared.placement(&config, &local_topology(&config), registry)?;
     let split = placement.split.as_ref().ok_or_else(too_few_ranks)?;
     let counted = count::count(&config, &prepared, &placement, arguments.batches, threads)?;
     let file = config.run.output_dir.join(format!("bench-exchange-{}.json", std::process::id()));

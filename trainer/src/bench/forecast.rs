@@ -9,6 +9,7 @@ use super::iteration::{SteadyTrainer, configuration};
 use super::peak::{Factors, multiply_add_gflops};
 use super::sample::{resident_bytes, summarize};
 use super::shapes::{NUM_DENSE, Shape};
+use crate::Registry;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::machine::{self, Machine};
@@ -256,7 +257,8 @@ fn predicted(
 /// What the planner says of this process's memory: batches lie in memory here, where a run has a reader.
 fn memory_bytes(config: &Config, shape: &Shape, split: Option<&Split>) -> f64 {
     let machine = Machine::detect();
-    let facts = Facts { table_rows: &shape.rows, data_rows: None, machine: &machine, split };
+    let registry = &Registry::default();
+    let facts = Facts { table_rows: &shape.rows, data_rows: None, machine: &machine, split, registry };
     let plan = Plan::new(config, &facts);
     let ids: f64 = shape.hotness.iter().map(|&ids| f64::from(ids)).sum();
     // A batch: label, dense values, row indices of 8 bytes, offsets of 4.

@@ -172,7 +172,8 @@ impl SteadyTrainer {
         let registry = Registry::default();
         // The batches themselves are the statistics.
         let statistics = (config.run.ranks > 1).then(|| statistics_of(config, &shape.rows, &batches));
-        let placement = Placement::new(config, &shape.rows, &local_topology(config), statistics.as_ref())?;
+        let placement =
+            Placement::new(config, &shape.rows, &local_topology(config), statistics.as_ref(), &registry)?;
         let config = &placement.decide(config);
         let (partition, split) = (Some(placement.partition), placement.split);
         // Stages on a device are timed by waiting for each step: that is another measurement.

@@ -1,8 +1,8 @@
 //! The kinds of tables that a program has registered, and what a configuration asks of them.
 
-use super::{Config, GrainName, KeysName, TableEntry, keys};
+use super::{Config, DeviceChoice, GrainName, KeysName, TableEntry, keys};
 use crate::error::{Error, Result};
-use headlong_embedding::{EmbeddingError, Grain, Keys, Registry};
+use headlong_embedding::{Grain, Keys, Registry, TableKind, TableSpec};
 
 impl Config {
     /// As [`Config::validate`], in a program that has registered the kinds of `registry`: a kind that is
@@ -15,8 +15,29 @@ impl Config {
         self.check_entry_names()?;
         self.table.iter_mut().try_for_each(|entry| complete(entry, registry))?;
         self.validate()?;
-        for column in 0..self.data.num_sparse {
-            registry.kind(&self.table_spec(column, 1)).map_err(refused)?;
+        match self.table_rows(None) {
+            Ok(rows) => self.check_tables(&rows, registry),
+            // The dictionary decides, and is not there: what depends on rows is checked with the plan.
+            Err(_) => (0..self.data.num_sparse)
+                .try_for_each(|column| self.kind_of(&self.table_spec(column, 1), registry).map(drop)),
+        }
+    }
+
+    fn kind_of<'a>(&self, spec: &TableSpec, registry: &'a Registry) -> Result<&'a dyn TableKind> {
+        Ok(match self.run.device {
+            DeviceChoice::Cuda => registry.kind_on_cuda(spec)?,
+            DeviceChoice::Cpu | DeviceChoice::Auto => registry.kind(spec)?,
+        })
+    }
+
+    /// Checks each table of `table_rows` rows by its kind.
+    ///
+    /// # Errors
+    /// What the kind refuses, by table and reason.
+    pub fn check_tables(&self, table_rows: &[u64], registry: &Registry) -> Result<()> {
+        for (column, &rows) in table_rows.iter().enumerate() {
+            let spec = self.table_spec(column, rows);
+            self.kind_of(&spec, registry)?.check(&spec)?;
         }
         Ok(())
     }
@@ -53,9 +74,4 @@ fn unknown(table: &str, kind: &str, registry: &Registry) -> Error {
     };
     let message = format!("table {table}: no table kind `{kind}`; known kinds: {known}: {help}");
     Error::config("table.kind", message)
-}
-
-/// What the kind says of the description is complete: it names the table.
-fn refused(error: EmbeddingError) -> Error {
-    Error::Usage(error.to_string())
 }

@@ -26,7 +26,7 @@ const BATCH_SLOTS: u64 = 3;
 pub struct MemoryUse {
     /// Embedding weights.
     pub table_weight_bytes: u64,
-    /// State of the sparse optimiser.
+    /// State of the sparse optimiser, and what tables need besides.
     pub table_state_bytes: u64,
     /// Dense weights, gradients and optimiser state.
     pub dense_bytes: u64,

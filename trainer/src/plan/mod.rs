@@ -17,10 +17,13 @@ pub use cost::StepCost;
 pub use device::DevicePlan;
 pub use memory::{MemoryUse, OfRank, READER_BLOCK_BYTES};
 
+use crate::build::table_specs;
 use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
 use crate::machine::{Machine, has_devices_beside};
+use headlong_device::DType;
 use headlong_embedding::hybrid::split::Split;
+use headlong_embedding::{MemoryNeeds, Registry, TableSpec};
 use serde::Serialize;
 
 /// With less memory than this, multi-hot ids would be made again at every turn.
@@ -37,6 +40,8 @@ pub struct Facts<'a> {
     pub machine: &'a Machine,
     /// How the rows are split among the ranks, where that is known.
     pub split: Option<&'a Split>,
+    /// The kinds of tables, which know what theirs take.
+    pub registry: &'a Registry,
 }
 
 /// One table of a plan.
@@ -56,7 +61,7 @@ pub struct TablePlan {
     pub bytes: u64,
     /// Bytes of weights.
     pub weight_bytes: u64,
-    /// Bytes of optimiser state.
+    /// Bytes of optimiser state, and of what a table needs besides: an index of ids, room for the vectors of a batch.
     pub state_bytes: u64,
 }
 
@@ -188,8 +193,8 @@ impl Plan {
             "one number of rows for each categorical column"
         );
         let tables = match facts.split {
-            Some(split) => split_tables(tables(config, facts.table_rows), split),
-            None => tables(config, facts.table_rows),
+            Some(split) => split_tables(tables(config, facts.table_rows, facts.registry), split),
+            None => tables(config, facts.table_rows, facts.registry),
         };
         let dense_parameters = dense_parameters(config);
         let threads = config.run.threads.unwrap_or(facts.machine.cores);
@@ -204,7 +209,7 @@ impl Plan {
         let ranks_here = config.run.ranks as u64;
         let available_bytes = facts.machine.usable_bytes();
         Self {
-            embedding_parameters: tables.iter().map(|table| table.rows * table.dim as u64).sum(),
+            embedding_parameters: embedding_parameters(config, &tables),
             cost: StepCost::new(config, dense_parameters, facts.machine, threads).with_exchange(facts.split),
             hybrid: facts.split.map(hybrid::HybridPlan::new),
             division: facts.data_rows.map(|rows| Division::new(config, rows)),
@@ -229,22 +234,26 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::DoesNotFit`].
-    pub fn check(&self, config: &Config) -> Result<()> {
+    pub fn check(&self, config: &Config, registry: &Registry) -> Result<()> {
         if self.fits {
             return Ok(());
         }
         let rows: Vec<u64> = self.tables.iter().map(|table| table.rows).collect();
         let fits = |cap: u64| {
             let capped: Vec<u64> = rows.iter().map(|rows| (*rows).min(cap)).collect();
-            let memory =
-                MemoryUse::new(config, &tables(config, &capped), self.dense_parameters, self.threads);
+            let memory = MemoryUse::new(
+                config,
+                &tables(config, &capped, registry),
+                self.dense_parameters,
+                self.threads,
+            );
             match &self.on_device {
                 Some(device) => device.with(&memory).fits(),
                 None => memory.total() * config.run.ranks as u64 <= self.available_bytes,
             }
         };
         let largest = rows.iter().copied().max().unwrap_or(1);
-        let help = if let Some(help) = self.bounded_draws(config, &rows) {
+        let help = if let Some(help) = self.bounded_draws(config, &rows, registry) {
             help
         } else if fits(2) {
             // Two figures are enough, and leave room.
@@ -263,15 +272,19 @@ impl Plan {
 
 impl Plan {
     /// The bound on what is drawn for multi-hot ids with which a plan on processors would fit: it changes no result, so it is named first.
-    fn bounded_draws(&self, config: &Config, rows: &[u64]) -> Option<String> {
+    fn bounded_draws(&self, config: &Config, rows: &[u64], registry: &Registry) -> Option<String> {
         let mut unbounded = config.clone();
         unbounded.multi_hot.memory_mib = 0;
         let all_mib = unbounded.multi_hot_bytes(rows) >> 20;
         let fits = |memory_mib: u64| {
             let mut bounded = config.clone();
             bounded.multi_hot.memory_mib = memory_mib;
-            let memory =
-                MemoryUse::new(&bounded, &tables(&bounded, rows), self.dense_parameters, self.threads);
+            let memory = MemoryUse::new(
+                &bounded,
+                &tables(&bounded, rows, registry),
+                self.dense_parameters,
+                self.threads,
+            );
             memory.total() * config.run.ranks as u64 <= self.available_bytes
         };
         if self.on_device.is_some() || all_mib < LEAST_DRAWS_MIB || !fits(LEAST_DRAWS_MIB) {
@@ -325,26 +338,40 @@ pub(crate) fn samples_per_step(config: &Config) -> u64 {
     config.train.batch_size as u64 * config.train.accumulate as u64
 }
 
-pub(crate) fn tables(config: &Config, rows: &[u64]) -> Vec<TablePlan> {
-    let dim = config.model.dim;
+/// What a table takes, as its kind says; a kind that is not registered is refused before there is a plan.
+pub(crate) fn table_needs(config: &Config, spec: &TableSpec, registry: &Registry) -> MemoryNeeds {
     let optimizer = config.optimizer.sparse.optimizer();
-    rows.iter()
-        .enumerate()
-        .map(|(column, &rows)| {
-            let weight_bytes = rows * (dim * config.table_spec(column, rows).dtype.bytes()) as u64;
-            let state_bytes = optimizer.state_bytes(rows, dim);
-            TablePlan {
-                name: format!("C{}", column + 1),
-                rows,
-                dim,
-                frequent_rows: 0,
-                covered_share: 0.0,
-                bytes: weight_bytes + state_bytes,
-                weight_bytes,
-                state_bytes,
-            }
-        })
-        .collect()
+    registry.kind(spec).map_or_else(|_| spec.dense_memory(&optimizer), |kind| kind.memory(spec, &optimizer))
+}
+
+pub(crate) fn tables(config: &Config, rows: &[u64], registry: &Registry) -> Vec<TablePlan> {
+    let batch = samples_per_step(config).max(config.eval.batch_size as u64);
+    let specs = table_specs(config, rows).into_iter().enumerate();
+    let tables = specs.map(|(column, spec)| {
+        let needs = table_needs(config, &spec, registry);
+        // A table that hides its rows copies the vectors of a batch.
+        let hides_rows = registry.kind(&spec).is_ok_and(|kind| !kind.shows_rows());
+        let ids = if hides_rows { batch.saturating_mul(config.max_ids_per_sample(column) as u64) } else { 0 };
+        let vectors = ids.saturating_mul((spec.dim * DType::F32.bytes()) as u64);
+        let state_bytes = needs.state_bytes.saturating_add(needs.work_bytes).saturating_add(vectors);
+        TablePlan {
+            name: spec.name,
+            rows: spec.rows,
+            dim: spec.dim,
+            frequent_rows: 0,
+            covered_share: 0.0,
+            bytes: needs.weight_bytes.saturating_add(state_bytes),
+            weight_bytes: needs.weight_bytes,
+            state_bytes,
+        }
+    });
+    tables.collect()
+}
+
+/// Elements of weights. Tables whose rows share storage have fewer than one vector for each row.
+fn embedding_parameters(config: &Config, tables: &[TablePlan]) -> u64 {
+    let element_bytes = |column| config.table_spec(column, 1).dtype.bytes() as u64;
+    tables.iter().enumerate().map(|(column, table)| table.weight_bytes / element_bytes(column)).sum()
 }
 
 /// What the split says of each table. `bytes` stays that of the whole table, wherever its rows lie.

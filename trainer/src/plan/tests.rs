@@ -18,7 +18,13 @@ fn machine(available_bytes: u64) -> Machine {
 fn plan_of(name: &str, available_bytes: u64, data_rows: Option<u64>) -> (Config, Plan) {
     let config = preset(name).unwrap();
     let rows = config.table_rows(None).unwrap();
-    let facts = Facts { table_rows: &rows, data_rows, machine: &machine(available_bytes), split: None };
+    let facts = Facts {
+        table_rows: &rows,
+        data_rows,
+        machine: &machine(available_bytes),
+        split: None,
+        registry: &Registry::default(),
+    };
     let plan = Plan::new(&config, &facts);
     (config, plan)
 }
@@ -77,7 +83,13 @@ fn optimiser_state_is_counted() {
         config.set_all(&[format!("optimizer.sparse.name={name}")]).unwrap();
         let plan = Plan::new(
             &config,
-            &Facts { table_rows: &rows, data_rows: None, machine: &machine(GIB), split: None },
+            &Facts {
+                table_rows: &rows,
+                data_rows: None,
+                machine: &machine(GIB),
+                split: None,
+                registry: &Registry::default(),
+            },
         );
         assert_eq!(plan.memory.table_state_bytes, 26_000 * 4 * state, "{name}");
         assert_eq!(plan.tables[3].bytes, plan.tables[3].weight_bytes + plan.tables[3].state_bytes);
@@ -98,31 +110,47 @@ fn multi_hot_draws_that_do_not_fit_are_refused_with_a_bound_that_fits() {
     let (config, plan) = plan_of(name, 1024 * GIB, None);
     let available = plan.memory.total() - 10 * GIB;
     let (_, plan) = plan_of(name, available, None);
-    let message = plan.check(&config).unwrap_err().to_string();
+    let message = plan.check(&config, &Registry::default()).unwrap_err().to_string();
     let bound = message.split("multi_hot.memory_mib=").nth(1).and_then(|rest| rest.split(')').next());
     let mut bounded = config;
     bounded.multi_hot.memory_mib = bound.unwrap_or_else(|| panic!("{message}")).parse().unwrap();
     let rows = bounded.table_rows(None).unwrap();
     let machine = machine(available);
-    let plan =
-        Plan::new(&bounded, &Facts { table_rows: &rows, data_rows: None, machine: &machine, split: None });
-    plan.check(&bounded).unwrap();
+    let plan = Plan::new(
+        &bounded,
+        &Facts {
+            table_rows: &rows,
+            data_rows: None,
+            machine: &machine,
+            split: None,
+            registry: &Registry::default(),
+        },
+    );
+    plan.check(&bounded, &Registry::default()).unwrap();
 }
 
 #[test]
 fn what_does_not_fit_is_refused_with_a_cap_that_fits() {
     let (mut config, plan) = plan_of("criteo-terabyte-dlrm", 8 * GIB, None);
     assert!(!plan.fits);
-    let error = plan.check(&config).unwrap_err();
+    let error = plan.check(&config, &Registry::default()).unwrap_err();
     assert_eq!(error.exit_code(), 2);
     let message = error.to_string();
     let cap = message.split("tables.max_rows=").nth(1).and_then(|rest| rest.strip_suffix(')')).unwrap();
     config.set_all(&[format!("tables.max_rows={cap}")]).unwrap();
     let rows = config.table_rows(None).unwrap();
     let machine = machine(8 * GIB);
-    let plan =
-        Plan::new(&config, &Facts { table_rows: &rows, data_rows: None, machine: &machine, split: None });
-    plan.check(&config).unwrap();
+    let plan = Plan::new(
+        &config,
+        &Facts {
+            table_rows: &rows,
+            data_rows: None,
+            machine: &machine,
+            split: None,
+            registry: &Registry::default(),
+        },
+    );
+    plan.check(&config, &Registry::default()).unwrap();
     // The cap is not needlessly small.
     assert!(plan.bytes_per_rank > 7 * GIB, "{message}");
 }
@@ -131,8 +159,14 @@ fn what_does_not_fit_is_refused_with_a_cap_that_fits() {
 fn a_batch_that_does_not_fit_names_the_batch() {
     let (mut config, _) = plan_of("tiny", GIB, None);
     config.train.batch_size = 10_000_000;
-    let facts = Facts { table_rows: &[2; 26], data_rows: None, machine: &machine(GIB), split: None };
-    let message = Plan::new(&config, &facts).check(&config).unwrap_err().to_string();
+    let facts = Facts {
+        table_rows: &[2; 26],
+        data_rows: None,
+        machine: &machine(GIB),
+        split: None,
+        registry: &Registry::default(),
+    };
+    let message = Plan::new(&config, &facts).check(&config, &Registry::default()).unwrap_err().to_string();
     assert!(message.contains("train.batch_size"), "{message}");
 }
 
@@ -141,8 +175,16 @@ fn the_control_group_counts() {
     let (config, _) = plan_of("criteo-kaggle", 64 * GIB, None);
     let rows = config.table_rows(None).unwrap();
     let limited = Machine { cgroup_available_bytes: Some(GIB), ..machine(64 * GIB) };
-    let plan =
-        Plan::new(&config, &Facts { table_rows: &rows, data_rows: None, machine: &limited, split: None });
+    let plan = Plan::new(
+        &config,
+        &Facts {
+            table_rows: &rows,
+            data_rows: None,
+            machine: &limited,
+            split: None,
+            registry: &Registry::default(),
+        },
+    );
     assert_eq!((plan.available_bytes, plan.fits), (GIB, false));
 }
 
@@ -194,4 +236,49 @@ fn json_has_the_promised_keys() {
 #[test]
 fn two_figures() {
     assert_eq!([1, 99, 101, 123_456, 999].map(round_down), [2, 99, 100, 120_000, 990]);
+}
+
+/// Two thousand million rows in 64 KiB, as the kind says.
+#[test]
+fn a_kind_says_what_its_tables_take() {
+    let mut registry = Registry::default();
+    registry.register("small", SmallKind);
+    let mut config = preset("tiny").unwrap();
+    let text = "[[table]]\nname = \"C3\"\nkind = \"small\"\nrows = 2_000_000_000\n";
+    config.table = Config::from_toml(text, "tables").unwrap().table;
+    config.validate_with(&registry).unwrap();
+    let rows = config.table_rows(None).unwrap();
+    let machine = machine(GIB);
+    let facts =
+        Facts { table_rows: &rows, data_rows: None, machine: &machine, split: None, registry: &registry };
+    let plan = Plan::new(&config, &facts);
+    let staged = 4 * 16 * samples_per_step(&config).max(config.eval.batch_size as u64);
+    let table = &plan.tables[2];
+    assert_eq!((table.rows, table.weight_bytes), (2_000_000_000, 40_000));
+    assert_eq!((table.state_bytes, table.bytes), (20_000 + 5_536 + staged, 65_536 + staged));
+    let others: u64 = rows.iter().sum::<u64>() - 2_000_000_000;
+    assert_eq!(plan.embedding_parameters, others * 16 + 10_000);
+    assert_eq!(plan.memory.table_weight_bytes, others * 64 + 40_000);
+    assert!(plan.fits);
+    plan.check(&config, &registry).unwrap();
+    // Dense, it would not fit, and its rows are the ones to lower.
+    config.table[0].kind = Some("dense".to_owned());
+    let plan = Plan::new(&config, &facts);
+    assert!(!plan.fits && plan.check(&config, &registry).is_err());
+}
+
+struct SmallKind;
+
+impl headlong_embedding::TableKind for SmallKind {
+    fn memory(&self, _: &TableSpec, _: &headlong_device::optimizer::Optimizer) -> MemoryNeeds {
+        MemoryNeeds { weight_bytes: 40_000, state_bytes: 20_000, work_bytes: 5_536 }
+    }
+
+    fn build(
+        &self,
+        _: &TableSpec,
+        _: &headlong_embedding::TableEnv,
+    ) -> headlong_embedding::Result<Box<dyn headlong_embedding::EmbeddingTable>> {
+        unreachable!("a plan builds nothing")
+    }
 }

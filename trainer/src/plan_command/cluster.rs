@@ -35,7 +35,8 @@ pub(super) fn run(arguments: &PlanArguments, name: &str, registry: &Registry) ->
     let (config, options) = arguments.train.resolve(registry)?;
     let cluster = described(asked, name)?;
     let (rows, note) = planned_rows(&config)?;
-    let mut workload = Workload::new(&config, &rows, &source(asked, &config)?)?;
+    config.check_tables(&rows, registry)?;
+    let mut workload = Workload::new(&config, &rows, &source(asked, &config)?)?.with_kinds(registry);
     workload.data_rows = arguments.data_rows.or(workload.data_rows);
     let (report, workload) = report::report(&workload, &cluster, &asked.batch_sizes)?;
     if let Some(path) = &options.trace {

@@ -81,9 +81,9 @@ fn run_with(
     let mllog = open_mllog(job, options, resumed)?;
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let mut prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
-    let placement = prepared.placement(config, &job.topology())?;
+    let placement = prepared.placement(config, &job.topology(), &options.registry)?;
     job.check_same("the places of rows", placement.fingerprint())?;
-    let plan = prepared.plan(config, &placement, &options.origin, reporter)?;
+    let plan = prepared.plan(config, &placement, options, reporter)?;
     if options.dry_run {
         return Ok(());
     }

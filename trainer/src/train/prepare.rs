@@ -1,6 +1,8 @@
 //! Before the first step: files found or made, ids given rows, the plan printed and checked.
 
+use crate::Registry;
 use crate::checkpoint::Checkpoint;
+use crate::cli::TrainOptions;
 use crate::config::{Config, Ids};
 use crate::data::{self, EvaluationData, failed};
 use crate::dictionary::RunDictionary;
@@ -111,8 +113,8 @@ impl Prepared {
     ///
     /// # Errors
     /// As [`Placement::new`].
-    pub fn placement(&self, config: &Config, topology: &Topology) -> Result<Placement> {
-        Placement::new(config, &self.table_rows, topology, self.statistics.as_ref())
+    pub fn placement(&self, config: &Config, topology: &Topology, registry: &Registry) -> Result<Placement> {
+        Placement::new(config, &self.table_rows, topology, self.statistics.as_ref(), registry)
     }
 
     fn make_synthetic(&mut self, config: &Config, threads: usize, reporter: &Reporter) -> Result<()> {
@@ -151,25 +153,31 @@ impl Prepared {
         Ok(())
     }
 
-    /// Prints the plan and refuses what does not fit.
+    /// Prints the plan and refuses what does not fit; `options` say where the configuration is from and what kinds of tables there are.
     ///
     /// # Errors
-    /// [`crate::Error::DoesNotFit`].
+    /// [`crate::Error::DoesNotFit`]; tables that their kinds refuse.
     pub fn plan(
         &self,
         config: &Config,
         placement: &Placement,
-        origin: &str,
+        options: &TrainOptions,
         reporter: &Reporter,
     ) -> Result<Plan> {
-        let config = &self.with_data(config);
+        let (config, registry) = (&self.with_data(config), &options.registry);
+        config.check_tables(&self.table_rows, registry)?;
         let machine = Machine::detect_with(config.run.device)?;
         let split = placement.split.as_ref();
-        let facts =
-            Facts { table_rows: &self.table_rows, data_rows: self.train_rows, machine: &machine, split };
+        let facts = Facts {
+            table_rows: &self.table_rows,
+            data_rows: self.train_rows,
+            machine: &machine,
+            split,
+            registry,
+        };
         let plan = Plan::new(config, &facts);
-        reporter.result(&format!("plan of {origin}\n{}", plan.to_text()));
-        plan.check(config)?;
+        reporter.result(&format!("plan of {}\n{}", options.origin, plan.to_text()));
+        plan.check(config, registry)?;
         if let Some(count) = config.run.eval_ranks {
             let facts = Facts { split: None, ..facts };
             plan.check_beside(&Plan::new(&config_of_eval_ranks(config, count), &facts))?;

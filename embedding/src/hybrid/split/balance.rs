@@ -66,7 +66,7 @@ impl Balanced {
             }
             self.largest_share.push(of_owners.iter().max().copied().unwrap_or(0));
             for (bytes, rows) in self.owned_bytes.iter_mut().zip(of_owners) {
-                *bytes += rows * options.row_bytes(table);
+                *bytes += options.held_bytes(table, rows);
             }
         }
     }

@@ -158,7 +158,7 @@ impl Context<'_> {
         tables.fold((0, 0), |(owned, replicated), (table, ((spec, frequent), &whole))| {
             let replicas = if whole { spec.rows } else { frequent };
             let shard = if whole { 0 } else { spec.rows.div_ceil(ranks) };
-            (owned + shard * options.row_bytes(table), replicated + replicas * options.replica_bytes(table))
+            (owned + options.held_bytes(table, shard), replicated + options.replica_bytes(table, replicas))
         })
     }
 }

@@ -241,6 +241,29 @@ fn small_tables_are_replicated_whole_by_the_same_rule() {
     );
 }
 
+/// A table whose rows share storage takes what its kind says; its rows are as hot as others.
+#[test]
+fn tables_take_what_they_are_said_to_take() {
+    let (mut specs, statistics) = zipf_statistics(10, 2048);
+    specs[3].grain = Grain::Whole;
+    let dense: Vec<u64> = specs.iter().map(|spec| spec.dense_memory(&SGD).total_bytes()).collect();
+    let bytes = [&dense[..3], &[1000], &dense[4..]].concat();
+    let mut options = SplitOptions::new(&specs, Cluster::even(4, 1), 2048, &SGD);
+    options.mode = HybridMode::Off;
+    options.memory_limit_bytes = Some(dense.iter().sum());
+    let before = split(&statistics, &Costs::tcp(), &options).unwrap();
+    options.table_bytes = &dense;
+    assert_eq!(split(&statistics, &Costs::tcp(), &options).unwrap(), before);
+    options.table_bytes = &bytes;
+    let after = split(&statistics, &Costs::tcp(), &options).unwrap();
+    assert_eq!((before.tables[3].bytes_per_rank, after.tables[3].bytes_per_rank), (dense[3], 1000));
+    assert_eq!(after.traffic, before.traffic);
+    assert!(after.bytes_per_rank <= before.bytes_per_rank);
+    // A limit that the dense rows would break.
+    options.memory_limit_bytes = Some(after.bytes_per_rank);
+    split(&statistics, &Costs::tcp(), &options).unwrap();
+}
+
 #[test]
 fn one_rank_needs_no_exchange() {
     let (specs, statistics) = zipf_statistics(4, 256);

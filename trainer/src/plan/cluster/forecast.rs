@@ -184,7 +184,7 @@ impl Placing<'_> {
     fn memory(&self, layout: &Layout) -> (MemoryUse, u64) {
         let config = &self.workload.config;
         let rows: Vec<u64> = self.workload.tables.iter().map(|table| table.rows).collect();
-        let tables = crate::plan::tables(config, &rows);
+        let tables = crate::plan::tables(config, &rows, &self.workload.registry);
         let threads = config.run.threads.unwrap_or(1);
         let ranks = self.cluster.num_devices();
         let dense = crate::plan::dense_parameters(config);

@@ -154,7 +154,7 @@ impl Placing<'_> {
         let (mut rows, mut replicated_bytes, mut everywhere) = (RowWork::default(), 0, 0);
         for (table, &place) in tables.iter().zip(&places) {
             let on_all = frequent_rows(table, place);
-            replicated_bytes += on_all * (table.row_bytes() + gradient_bytes(table));
+            replicated_bytes += table.bytes_of(on_all) + on_all * gradient_bytes(table);
             everywhere += self.hold(table, place, &mut held);
             self.count(table, place, on_all, &mut rows);
         }
@@ -235,13 +235,13 @@ impl Placing<'_> {
     /// Adds a table's bytes to the devices that hold it; returns those that every device holds.
     fn hold(&self, table: &TableLoad, place: Place, held: &mut [u64]) -> u64 {
         let devices = self.cluster.num_devices() as u64;
-        let replicas = |rows: u64| rows * (table.row_bytes() + gradient_bytes(table));
+        let replicas = |rows: u64| table.bytes_of(rows) + rows * gradient_bytes(table);
         match place {
             Place::DataParallel => replicas(table.rows),
-            Place::RowWise => table.rows.div_ceil(devices) * table.row_bytes(),
+            Place::RowWise => table.bytes_of(table.rows.div_ceil(devices)),
             Place::Hybrid { frequent_rows } => {
                 let others = (table.rows - frequent_rows).div_ceil(devices);
-                replicas(frequent_rows) + others * table.row_bytes()
+                replicas(frequent_rows) + table.bytes_of(others)
             }
             Place::TableWise { device } => {
                 held[device] += table.bytes();

@@ -1,6 +1,7 @@
 //! What a step has to do, whoever does it and wherever: tables and how their rows are asked for, the dense network, the batch.
 
 use super::frequencies::Frequencies;
+use crate::Registry;
 use crate::config::{Config, Interaction, Precision};
 use crate::error::{Error, Result};
 use crate::plan;
@@ -19,6 +20,8 @@ pub struct TableLoad {
     pub weight_bytes: u64,
     /// Bytes of its optimiser state.
     pub state_bytes: u64,
+    /// Bytes of all rows with their states, where they lie: of tables whose rows share storage less than rows times bytes of a row.
+    pub held_bytes: u64,
     /// Lookups of a sample.
     pub hotness: f64,
     /// How often its rows are asked for.
@@ -33,9 +36,15 @@ impl TableLoad {
         self.weight_bytes + self.state_bytes
     }
 
-    /// Bytes of all of it.
+    /// Bytes of all of it, where it lies.
     pub fn bytes(&self) -> u64 {
-        self.rows * self.row_bytes()
+        self.held_bytes
+    }
+
+    /// Bytes of some of its rows, where they lie.
+    pub fn bytes_of(&self, rows: u64) -> u64 {
+        let part = u128::from(self.held_bytes) * u128::from(rows) / u128::from(self.rows.max(1));
+        u64::try_from(part).unwrap_or(u64::MAX)
     }
 }
 
@@ -76,6 +85,8 @@ pub struct Workload {
     pub data_rows: Option<u64>,
     /// Samples of one evaluation, where known.
     pub eval_rows: Option<u64>,
+    /// The kinds of tables, which know what theirs take.
+    pub registry: Registry,
 }
 
 /// Where the frequencies of rows come from.
@@ -114,17 +125,20 @@ impl Workload {
             return Err(Error::Usage(format!("frequencies of {found} tables, expected {expected}")));
         }
         let (optimizer, choices) = (config.optimizer.sparse.optimizer(), config.placement_choices());
-        let tables =
-            rows.iter().zip(frequencies).enumerate().map(|(column, (&rows, frequencies))| TableLoad {
-                name: format!("C{}", column + 1),
+        let tables = rows.iter().zip(frequencies).enumerate().map(|(column, (&rows, frequencies))| {
+            let spec = config.table_spec(column, rows);
+            TableLoad {
+                weight_bytes: (spec.dim * spec.dtype.bytes()) as u64,
+                state_bytes: optimizer.state_bytes(1, spec.dim),
+                held_bytes: spec.dense_memory(&optimizer).total_bytes(),
+                name: spec.name,
                 rows,
-                dim: config.model.dim,
-                weight_bytes: (config.model.dim * config.table_spec(column, rows).dtype.bytes()) as u64,
-                state_bytes: optimizer.state_bytes(1, config.model.dim),
+                dim: spec.dim,
                 hotness: hotness(column),
                 frequencies,
                 choice: choices.get(column).copied().unwrap_or_default(),
-            });
+            }
+        });
         let is_terabyte = matches!(source, Source::Terabyte);
         Ok(Self {
             tables: tables.collect(),
@@ -133,7 +147,18 @@ impl Workload {
             data_rows: is_terabyte.then_some(TERABYTE_ROWS.0),
             eval_rows: is_terabyte.then_some(TERABYTE_ROWS.1),
             config: config.clone(),
+            registry: Registry::default(),
         })
+    }
+
+    /// The same with tables that take what their kinds say.
+    pub fn with_kinds(mut self, registry: &Registry) -> Self {
+        for (column, table) in self.tables.iter_mut().enumerate() {
+            let spec = self.config.table_spec(column, table.rows);
+            table.held_bytes = plan::table_needs(&self.config, &spec, registry).total_bytes();
+        }
+        self.registry = registry.clone();
+        self
     }
 
     /// The same with another batch.
