@@ -1,10 +1,62 @@
-//! Training of deep-learning recommendation models, from the command line and as a library.
+//! Training of deep-learning recommendation models (DLRM) on click logs, from the command line and as a library.
 //!
-//! The way of a run: [`config`] (what the user asked for) → [`plan`] (what it means on this machine) → `build` →
-//! `session`, which calls `schedule` once a step.
-
-// A stream that cannot be written must not change what a command does: `output::say`, `output::print`.
-#![warn(clippy::print_stdout, clippy::print_stderr)]
+//! # Start here
+//!
+//! | you want to | look at |
+//! |---|---|
+//! | train, evaluate, predict without writing a program | the program `headlong`: `headlong --help`, `README.md` |
+//! | train from a program of your own | [`session::Session`] and the example below |
+//! | have embedding tables of your own | [`table`] and [`main_with`]; `docs/custom-tables.md` goes through all of it |
+//! | change a setting | [`Config`]: every key of a configuration file is a field |
+//! | know what a setting costs | [`plan::Plan`]: memory, bytes and time of a step, before anything is allocated |
+//! | use what was trained | [`checkpoint`], [`export`]; `docs/formats.md` |
+//!
+//! A program that trains, evaluates and saves:
+//!
+//! ```
+//! use headlong::crew::{Crew, CrewOptions};
+//! use headlong::session::{Session, Start};
+//! use headlong::{Registry, preset::preset, report::Reporter, train::Prepared};
+//!
+//! # let folder = tempfile::tempdir().map_err(headlong::Error::io("create", "a folder"))?;
+//! let mut config = preset("tiny")?; // synthetic data; `data.train` names files of your own
+//! config.set_all(&["synthetic.train_rows=2_000", "synthetic.valid_rows=500"])?;
+//! # config.run.output_dir = folder.path().to_owned();
+//! config.checkpoint.dir = Some(config.run.output_dir.join("checkpoints"));
+//! config.validate()?;
+//! let (threads, registry) = (2, Registry::default());
+//! let prepared = Prepared::new(&config, None, threads, &Reporter::quiet(None))?;
+//! let crew = Crew::build(&config, &prepared.table_rows, CrewOptions::new(threads, &registry))?;
+//! let data = prepared.session_data(&config, threads)?;
+//! let mut session = Session::open(&config, crew, data, &Start::Fresh)?;
+//! while let Some(step) = session.step()? {
+//!     assert!(step.loss.is_finite());
+//! }
+//! let metrics = session.evaluate()?;
+//! assert!(metrics.is_some_and(|metrics| metrics.auc > Some(0.5)));
+//! session.save(None)?;
+//! # Ok::<(), headlong::Error>(())
+//! ```
+//!
+//! `trainer/examples/` has longer ones, each run by `cargo run --release -p headlong --example NAME`:
+//!
+//! * `01_train_tiny`: the program above, with evaluations on the way;
+//! * `02_four_ranks`: four ranks as threads, statistics, and the placement of rows;
+//! * `03_custom_table`: a table of one's own through the library, and resuming;
+//! * `04_read_your_data`: files of one's own, read batch by batch;
+//! * `05_own_program`: the whole command line with a table of one's own.
+//!
+//! # The way of a run
+//!
+//! [`config`] (what the user asked for) → [`plan`] (what it means on this machine) → [`build`] (memory, weights) →
+//! [`session`] (batches, evaluations, checkpoints), which calls [`schedule`] once a step. [`train`] is the command around
+//! it. `ARCHITECTURE.md` says which crate does what.
+//!
+//! # Stability
+//!
+//! Before version 1.0 any release may change this library. Many modules are public because the program, its benches and
+//! its tests use them. A program of one's own needs [`Config`], [`session`] with what the example above passes to it,
+//! [`table`], [`main_with`] and [`Error`]; `CHANGELOG.md` lists changes of these.
 
 pub mod arithmetic;
 pub mod atomic_file;

@@ -1,6 +1,7 @@
 //! `cargo xtask ci`: every check a change has to pass, one after another, all of them even where one fails.
 
 mod device_steps;
+mod own_table;
 mod runner;
 mod steps;
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Outcome, Step, Workshop, device_steps, runner};
+use super::{Outcome, Step, Workshop, device_steps, own_table, runner};
 use crate::process::{self, cargo};
 use crate::{bench_diff, licences, rxe, tidy};
 
@@ -29,6 +29,11 @@ pub const STEPS: &[Step] = &[
     Step { name: "doctests", what: "the examples in the documentation", run: doc_tests },
     Step { name: "docs", what: "the documentation builds, warnings denied", run: docs },
     Step { name: "examples", what: "every example of the trainer runs", run: examples },
+    Step {
+        name: "own-table",
+        what: "the page on tables of one's own, followed in an empty folder",
+        run: own_table::own_table,
+    },
     Step {
         name: "orders",
         what: "CUDA's rules and whole steps, in several orders",

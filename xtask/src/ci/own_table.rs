@@ -1,0 +1,159 @@
+//! The step `own-table`: what `docs/custom-tables.md` says is done, to the letter, in a folder outside of the workspace.
+//!
+//! The page's blocks are the test. A block whose first line is a comment with a file's name is that file; a block of `sh` is run.
+//! Lines of a run that name the digest of its weights must agree where the page says that they do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{Outcome, Workshop};
+use crate::process;
+
+const PAGE: &str = "docs/custom-tables.md";
+
+/// Where the page has the clone, seen from the folder of the crate.
+const CLONE: &str = "../headlong";
+
+/// Runs of a block of `sh` whose weights are equal say so with this remark.
+const EQUAL: &str = "# the same weights";
+
+/// A fenced block of the page.
+#[derive(Debug, PartialEq)]
+enum Block<'a> {
+    /// A file of the crate, with its name.
+    File(&'a str, String),
+    /// Commands.
+    Shell(Vec<&'a str>),
+}
+
+pub fn own_table(workshop: &Workshop) -> Result<Outcome> {
+    let page = workshop.root.join(PAGE);
+    let page = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+    let blocks = blocks(&page);
+    let folder = folder(&workshop.root);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    }
+    let root = workshop.root.display().to_string();
+    for (name, text) in blocks.iter().filter_map(Block::as_file) {
+        let file = folder.join(name);
+        fs::create_dir_all(file.parent().unwrap_or(&folder)).with_context(|| name.to_owned())?;
+        fs::write(&file, text.replace(CLONE, &root)).with_context(|| file.display().to_string())?;
+    }
+    // What the workspace has built of other crates need not be built again.
+    std::os::unix::fs::symlink(workshop.target(), folder.join("target"))
+        .context("the folder of what is built")?;
+    let commands = blocks.iter().filter_map(Block::as_shell).flatten();
+    let (mut ran, mut digests) = (0, Vec::new());
+    for line in commands {
+        let line = line.replace(CLONE, &root);
+        println!("$ {line}");
+        let mut command = process::command("sh", &["-ec", &line], &folder);
+        command.env("CARGO_NET_OFFLINE", "true");
+        // As the workspace says what Cargo would do anyway: else other crates had another profile and were built again.
+        command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16").env("CARGO_PROFILE_RELEASE_DEBUG", "false");
+        let finished = process::read(command, |_| true)?;
+        if !finished.success {
+            return Ok(Outcome::Failed(format!("`{line}` fails")));
+        }
+        ran += 1;
+        if line.contains(EQUAL) {
+            digests.push((digest(&finished.lines).with_context(|| line.clone())?, line));
+        }
+    }
+    ensure!(digests.len() > 1, "{PAGE} says of no two runs that their weights are equal");
+    let first = digests[0].0.clone();
+    match digests.iter().find(|(digest, _)| *digest != first) {
+        Some((_, line)) => Ok(Outcome::Failed(format!("`{line}` has other weights than `{}`", digests[0].1))),
+        None => Ok(Outcome::Passed(format!("{ran} commands, {} runs of equal weights", digests.len()))),
+    }
+}
+
+/// A folder of its own for each checkout, always the same one: what was built for it is found again.
+fn folder(root: &Path) -> PathBuf {
+    let name: String =
+        root.to_string_lossy().chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+    std::env::temp_dir().join(format!("own-table{name}"))
+}
+
+/// The digest that a run has printed last.
+fn digest(lines: &[String]) -> Result<String> {
+    let found = lines.iter().rev().find_map(|line| line.strip_prefix("weights "));
+    match found {
+        Some(digest) => Ok(digest.trim().to_owned()),
+        None => bail!("no digest of weights was printed"),
+    }
+}
+
+/// The blocks that are files or commands, in the order of the page; others are remarks.
+fn blocks(page: &str) -> Vec<Block<'_>> {
+    let mut blocks = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        let Some(language) = line.strip_prefix("```") else { continue };
+        let body: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+        let name = body.first().and_then(|first| first.strip_prefix("// ").or(first.strip_prefix("# ")));
+        match (language, name) {
+            ("sh", _) => blocks.push(Block::Shell(body)),
+            ("rust" | "toml", Some(name)) if Path::new(name).extension().is_some() && !name.contains(' ') => {
+                blocks.push(Block::File(name, body[1..].join("\n").trim_start().to_owned() + "\n"));
+            }
+            _ => {}
+        }
+    }
+    blocks
+}
+
+impl<'a> Block<'a> {
+    fn as_file(&self) -> Option<(&'a str, &str)> {
+        match self {
+            Self::File(name, text) => Some((name, text)),
+            Self::Shell(_) => None,
+        }
+    }
+
+    fn as_shell(&self) -> Option<&[&'a str]> {
+        match self {
+            Self::Shell(lines) => Some(lines),
+            Self::File(..) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_files_commands_or_remarks() {
+        let page = "a\n```rust\n// src/lib.rs\n\nfn a() {}\n```\n```toml\n[remark]\n```\n```sh\ncargo test\n```\n```rust\n// A remark.\n```\n";
+        let expected =
+            [Block::File("src/lib.rs", "fn a() {}\n".to_owned()), Block::Shell(vec!["cargo test"])];
+        assert_eq!(blocks(page), expected);
+    }
+
+    /// The page's table and its program by the library are the example `03_custom_table`: both are tested.
+    #[test]
+    fn the_page_has_the_files_of_the_example() {
+        let root = crate::workspace_root();
+        let page = fs::read_to_string(root.join(PAGE)).unwrap();
+        let blocks = blocks(&page);
+        let of_page = |name: &str| {
+            let found = blocks.iter().filter_map(Block::as_file).find(|(file, _)| *file == name);
+            found.unwrap_or_else(|| panic!("no block for {name}")).1.to_owned()
+        };
+        let of_example = |name: &str| fs::read_to_string(root.join("trainer/examples").join(name)).unwrap();
+        assert_eq!(of_page("src/lib.rs"), of_example("03_custom_table/quotient_remainder.rs"));
+        let in_crate = |text: String, path: &str| {
+            let module = format!("{path}mod quotient_remainder;\n\n");
+            let text = text.replace(&module, "").replace("use quotient_remainder::", "use own_table::");
+            text.lines()
+                .skip_while(|line| line.starts_with("//!") || line.is_empty())
+                .fold(String::new(), |text, line| text + line + "\n")
+        };
+        let path = "#[path = \"03_custom_table/quotient_remainder.rs\"]\n";
+        assert_eq!(of_page("src/main.rs"), in_crate(of_example("05_own_program.rs"), path));
+    }
+}
