@@ -60,6 +60,7 @@
 
 pub mod arithmetic;
 pub mod atomic_file;
+mod axis;
 pub mod bench;
 pub mod checkpoint;
 pub mod checkpoint_command;

@@ -1,6 +1,7 @@
 //! A picture of one step: lanes below each other, stages as bars over time. For eyes and documents; Perfetto shows whole runs.
 
 use super::{Recorder, Span};
+use crate::axis::round_ticks;
 use crate::lanes::Lane;
 use std::fmt::Write as _;
 
@@ -10,11 +11,12 @@ const TOP: f64 = 28.0;
 const LANE_HEIGHT: f64 = 34.0;
 const RANK_GAP: f64 = 26.0;
 
-/// Below this width a bar has no room for its name; it shows when pointed at.
-const NAMED_WIDTH: f64 = 38.0;
-
-/// Width of a letter of the small text.
+/// Width of a letter of the small text, of most fonts at most.
 const LETTER_WIDTH: f64 = 5.2;
+/// Height of a row of it.
+const ROW_HEIGHT: f64 = 10.0;
+/// Between a bar's edge and its name.
+const MARGIN: f64 = 3.0;
 
 /// The last whole step of each rank as an SVG.
 pub(super) fn svg<'a>(ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> String {
@@ -33,14 +35,13 @@ pub(super) fn svg<'a>(ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> Str
         LEFT + WIDTH + 16.0
     );
     let x = |us: f64| LEFT + (us - start) / length * WIDTH;
-    for tick in 0..=10 {
-        let us = start + length * f64::from(tick) / 10.0;
+    let (unit, us_of_unit) = if length >= 1e4 { ("ms", 1e3) } else { ("µs", 1.0) };
+    for tick in round_ticks(length / us_of_unit, 10) {
         let _ = writeln!(
             text,
-            "<text x=\"{:.1}\" y=\"12\" text-anchor=\"middle\" fill=\"#555\">{:.0} µs</text>\
+            "<text x=\"{:.1}\" y=\"12\" text-anchor=\"middle\" fill=\"#555\">{tick} {unit}</text>\
              <line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"16\" y2=\"{height:.0}\" stroke=\"#eee\"/>",
-            x(us),
-            us - start
+            x(start + tick * us_of_unit)
         );
     }
     for (position, (rank, spans)) in ranks.iter().enumerate() {
@@ -78,11 +79,28 @@ fn bar(text: &mut String, span: &Span, (x, y, width): (f64, f64, f64)) {
          <title>{name}: {:.1} µs</title></rect>",
         span.duration_us
     );
-    if width >= NAMED_WIDTH {
-        let letters = (width / LETTER_WIDTH) as usize;
-        let shown: String = name.replace('_', " ").chars().take(letters).collect();
-        let _ = writeln!(text, "<text x=\"{:.1}\" y=\"{:.1}\">{shown}</text>", x + 3.0, y + 16.0);
+    let rows = name_in(name, width);
+    let first = y + 16.0 - (rows.len().max(1) - 1) as f64 * ROW_HEIGHT / 2.0;
+    for (row, shown) in rows.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "<text x=\"{:.1}\" y=\"{:.1}\">{shown}</text>",
+            x + MARGIN,
+            first + row as f64 * ROW_HEIGHT
+        );
     }
+}
+
+/// A stage's name in a bar of this width: whole, in one row or two, or not at all. It shows when pointed at, too.
+fn name_in(name: &str, width: f64) -> Vec<String> {
+    let name = name.replace('_', " ");
+    let fits = |text: &str| text.chars().count() as f64 * LETTER_WIDTH + 2.0 * MARGIN <= width;
+    if fits(&name) {
+        return vec![name];
+    }
+    let halves = name.match_indices(' ').map(|(at, _)| [&name[..at], &name[at + 1..]]);
+    let fitting = halves.into_iter().find(|rows| rows.iter().all(|row| fits(row)));
+    fitting.map_or(Vec::new(), |rows| rows.map(str::to_owned).to_vec())
 }
 
 /// The spans of the last step that ended: from the last but one start of the stage that starts each step to the last.
@@ -126,5 +144,15 @@ mod tests {
         let picture = svg([(0, &recorder), (1, &recorder)].into_iter());
         assert_eq!(picture.matches("<title>top_forward: 50.0 µs</title>").count(), 2);
         assert!(picture.contains("rank 1") && picture.ends_with("</svg>\n"));
+        // 50 µs: ticks at multiples of 5.
+        assert!(picture.contains(">5 µs<") && picture.contains(">50 µs<") && !picture.contains(">6 µs<"));
+    }
+
+    #[test]
+    fn names_are_whole_or_left_out() {
+        assert_eq!(name_in("interaction_forward", 105.0), ["interaction forward"]);
+        assert_eq!(name_in("interaction_forward", 70.0), ["interaction", "forward"]);
+        assert_eq!(name_in("interaction_forward", 60.0), [""; 0]);
+        assert_eq!(name_in("pool", 20.0), [""; 0]);
     }
 }

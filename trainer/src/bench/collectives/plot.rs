@@ -2,6 +2,7 @@
 
 use super::backend::Backend;
 use super::table::{Report, Row};
+use crate::axis::Logarithmic as Axis;
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 430.0;
@@ -21,39 +22,6 @@ fn colour(backend: Backend) -> &'static str {
         Backend::Verbs => "#cc79a7",
         Backend::Nccl => "#e69f00",
         Backend::Peer => "#56b4e9",
-    }
-}
-
-/// A logarithmic axis.
-struct Axis {
-    from: f64,
-    to: f64,
-}
-
-impl Axis {
-    /// Holds all values, from a power of `base` to one.
-    fn new(values: impl Iterator<Item = f64>, base: f64) -> Self {
-        let usable = values.filter(|value| value.is_finite() && *value > 0.0);
-        let (least, most) =
-            usable.fold((f64::INFINITY, 0.0_f64), |(a, b), value| (a.min(value), b.max(value)));
-        if least > most {
-            return Self { from: 1.0, to: base };
-        }
-        let from = base.powf((least.ln() / base.ln() + 1e-9).floor());
-        let to = base.powf((most.ln() / base.ln() - 1e-9).ceil());
-        Self { from, to: if to > from { to } else { from * base } }
-    }
-
-    /// 0 at the begin, 1 at the end.
-    fn place(&self, value: f64) -> f64 {
-        (value / self.from).ln() / (self.to / self.from).ln()
-    }
-
-    /// Powers of `base`, at most about eight.
-    fn ticks(&self, base: f64) -> Vec<f64> {
-        let steps = ((self.to / self.from).ln() / base.ln()).round() as i32;
-        let every = (steps / 8 + 1).max(1);
-        (0..=steps).step_by(every as usize).map(|step| self.from * base.powi(step)).collect()
     }
 }
 
@@ -187,13 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_hold_their_values_between_powers() {
-        let axis = Axis::new([3.0, 250.0].into_iter(), 10.0);
-        assert!((axis.from - 1.0).abs() < 1e-9 && (axis.to - 1000.0).abs() < 1e-6);
-        assert_eq!(axis.ticks(10.0).len(), 4);
-        assert!((axis.place(1.0)).abs() < 1e-9 && (axis.place(1000.0) - 1.0).abs() < 1e-9);
-        let one = Axis::new([1024.0].into_iter(), 2.0);
-        assert!(one.to > one.from, "one size has a width, too");
+    fn sizes_have_short_names() {
         assert_eq!([512.0, 1024.0, 4_194_304.0].map(short), ["512", "1K", "4M"]);
     }
 }

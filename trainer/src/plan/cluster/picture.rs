@@ -5,6 +5,7 @@ use super::placement::{Place, Placing};
 use super::practice::Practice;
 use super::search::{Candidate, search};
 use super::workload::Workload;
+use crate::axis::{Linear, Logarithmic};
 use crate::lanes::Lane;
 use std::fmt::Write as _;
 
@@ -55,7 +56,8 @@ fn columns(
 ) -> Vec<Column> {
     let mut nodes = 1;
     let mut columns = Vec::new();
-    while nodes < cluster.nodes {
+    // A number close to the last one would lie on it.
+    while 3 * nodes <= 2 * cluster.nodes {
         let part = ClusterDescription { nodes, ..cluster.clone() };
         let found = search(workload, &part, practice);
         columns.extend(
@@ -71,14 +73,17 @@ fn columns(
 
 /// The time of a step, by the lane that everything waits for.
 fn bars(text: &mut String, columns: &[Column]) {
-    let most = columns.iter().map(|column| column.candidate.forecast.step_us).fold(0.0, f64::max);
-    frame(text, LEFT, "microseconds a step, by the lane that is waited for", columns);
+    let axis =
+        Linear::new(columns.iter().map(|column| column.candidate.forecast.step_us).fold(0.0, f64::max));
+    let ticks: Vec<_> = axis.ticks.iter().map(|&us| (axis.place(us), us)).collect();
+    frame(text, LEFT, "microseconds a step, by the lane that is waited for", &ticks);
+    devices(text, LEFT, columns, &|index| (index as f64 + 0.5) / columns.len() as f64);
     let slot = WIDTH / columns.len() as f64;
     for (index, column) in columns.iter().enumerate() {
         let forecast = &column.candidate.forecast;
         let mut y = TOP + HEIGHT;
         let mut bar = |us: f64, colour: &str, name: &str| {
-            let height = us / most * HEIGHT;
+            let height = axis.place(us) * HEIGHT;
             y -= height;
             let x = LEFT + slot * (index as f64 + 0.2);
             let _ = writeln!(
@@ -117,15 +122,18 @@ fn bars(text: &mut String, columns: &[Column]) {
     }
 }
 
-/// Samples per second against as many times those of the first column.
+/// Samples per second against as many times those of the first column. Both axes are logarithmic: in proportion is a straight line.
 fn rates(text: &mut String, columns: &[Column]) {
-    frame(text, RIGHT_PANEL, "million samples a second; dashed: in proportion to devices", columns);
     let rate = |column: &Column| column.candidate.forecast.samples_per_s / 1e6;
     let ideal = |column: &Column| rate(&columns[0]) * column.devices as f64 / columns[0].devices as f64;
-    let most = columns.iter().map(|column| rate(column).max(ideal(column))).fold(0.0, f64::max);
-    let slot = WIDTH / columns.len() as f64;
+    let across = Logarithmic::new(columns.iter().map(|column| column.devices as f64), 2.0);
+    let up = Logarithmic::new(columns.iter().flat_map(|column| [rate(column), ideal(column)]), 2.0);
+    let ticks: Vec<_> = up.ticks(2.0).into_iter().map(|rate| (up.place(rate), rate)).collect();
+    frame(text, RIGHT_PANEL, "million samples a second; dashed: in proportion to devices", &ticks);
+    let part = |index: usize| 0.05 + 0.9 * across.place(columns[index].devices as f64);
+    devices(text, RIGHT_PANEL, columns, &part);
     let at = |index: usize, value: f64| {
-        (RIGHT_PANEL + slot * (index as f64 + 0.5), TOP + HEIGHT - value / most * HEIGHT)
+        (RIGHT_PANEL + WIDTH * part(index), TOP + HEIGHT - up.place(value) * HEIGHT)
     };
     let mut line = |of: &dyn Fn(&Column) -> f64, style: &str| {
         let points: Vec<String> = columns
@@ -149,7 +157,8 @@ fn rates(text: &mut String, columns: &[Column]) {
     }
 }
 
-fn frame(text: &mut String, left: f64, title: &str, columns: &[Column]) {
+/// A panel with its title and the values of its upright axis: where each lies, 0 to 1, and what it is.
+fn frame(text: &mut String, left: f64, title: &str, ticks: &[(f64, f64)]) {
     let bottom = TOP + HEIGHT;
     let _ = writeln!(
         text,
@@ -160,13 +169,27 @@ fn frame(text: &mut String, left: f64, title: &str, columns: &[Column]) {
         left + WIDTH / 2.0,
         bottom + 34.0
     );
-    let slot = WIDTH / columns.len() as f64;
-    for (index, column) in columns.iter().enumerate() {
-        let x = left + slot * (index as f64 + 0.5);
-        let (y, name) = (bottom + 15.0, column.candidate.forecast.layout.strategy.short());
+    for (part, value) in ticks {
+        let y = bottom - part * HEIGHT;
         let _ = writeln!(
             text,
-            "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{}<title>{name}</title></text>",
+            "<line x1=\"{left}\" x2=\"{:.0}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#eee\"/>\
+             <text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555\">{value}</text>",
+            left + WIDTH,
+            left - 5.0,
+            y + 4.0
+        );
+    }
+}
+
+/// The numbers of devices below a panel, `part` of its width from its left edge.
+fn devices(text: &mut String, left: f64, columns: &[Column], part: &dyn Fn(usize) -> f64) {
+    for (index, column) in columns.iter().enumerate() {
+        let (x, name) = (left + WIDTH * part(index), column.candidate.forecast.layout.strategy.short());
+        let _ = writeln!(
+            text,
+            "<text x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{}<title>{name}</title></text>",
+            TOP + HEIGHT + 15.0,
             column.devices
         );
     }
@@ -182,6 +205,7 @@ fn map(text: &mut String, workload: &Workload, cluster: &ClusterDescription, bes
         top - 8.0,
         shown - 1
     );
+    scale(text, LEFT + 300.0, top - 18.0);
     let places = workload.tables.iter().zip(&best.forecast.layout.places);
     for (row, (table, place)) in places.take(MOST_TABLES).enumerate() {
         let y = top + row as f64 * CELL;
@@ -200,10 +224,30 @@ fn map(text: &mut String, workload: &Workload, cluster: &ClusterDescription, bes
                     text,
                     "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{0:.0}\" height=\"{0:.0}\" fill=\"#0072b2\" fill-opacity=\"{1:.2}\"/>",
                     CELL - 1.0,
-                    0.15 + 0.85 * part
+                    opacity(part)
                 );
             }
         }
+    }
+}
+
+/// How dark a part of a table is drawn.
+fn opacity(part: f64) -> f64 {
+    0.15 + 0.85 * part
+}
+
+/// What the map's shades mean.
+fn scale(text: &mut String, left: f64, y: f64) {
+    for (index, percent) in [1_u32, 25, 50, 75, 100].into_iter().enumerate() {
+        let x = left + index as f64 * 52.0;
+        let _ = writeln!(
+            text,
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{CELL}\" height=\"{CELL}\" fill=\"#0072b2\" fill-opacity=\"{:.2}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"9\">{percent} %</text>",
+            opacity(f64::from(percent) / 100.0),
+            x + CELL + 3.0,
+            y + 9.0
+        );
     }
 }
 
