@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bench_collectives;
+mod bench_embedding;
 mod bounded;
 mod checkpoint_corruption;
 mod checkpoint_export;

@@ -328,6 +328,9 @@ fn the_exchange_of_a_plan_is_measured_with_its_own_sizes() {
     for step in steps {
         assert_eq!((step["wrong"].as_u64(), step["reps"].as_u64()), (Some(0), Some(20)), "{step}");
         assert!(step["bytes_per_step"].as_f64() > Some(0.0) && step["p50_us"].as_f64() > Some(0.0), "{step}");
+        // How an all-reduce cuts its buffer is its algorithm's business.
+        let largest = step["largest_message_bytes"].as_u64();
+        assert_eq!(largest.is_some_and(|bytes| bytes > 0), step["step"] != "all_reduce", "{step}");
     }
     let of = |name: &str| steps.iter().find(|step| step["step"] == name).map(|step| &step["bytes_per_step"]);
     assert_eq!(of("vectors"), of("gradients"), "what comes as a vector goes back as a gradient");
@@ -397,4 +400,8 @@ fn verbs_go_back_and_forth_as_perftest_counts_them() {
         let text = succeeds(&case);
         assert!(text.contains("times mean nothing") && text.contains("t_typical(us)"), "{text}");
     }
+    // Writes are of whole words: 2, 4 and 8 bytes are one size.
+    let document = document(&["p2p", "write", "--card", "fake", "-b", "2", "-e", "16", "-n", "10"]);
+    let sizes: Vec<_> = rows(&document).iter().map(|row| row["bytes"].as_u64()).collect();
+    assert_eq!(sizes, [Some(8), Some(16)], "{document}");
 }

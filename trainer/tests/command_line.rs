@@ -110,11 +110,6 @@ fn every_promised_flag_is_in_the_help() {
 }
 
 #[test]
-fn commands_that_are_not_in_this_build_say_so() {
-    refused(&["bench", "embedding"], &["not in this build", "`headlong bench embedding`"]);
-}
-
-#[test]
 fn features_that_are_not_in_this_build_are_refused_by_name() {
     for (arguments, words) in [
         (&["--precision", "tf32"][..], &["train.precision", "tf32"][..]),
@@ -337,6 +332,39 @@ fn completions_for_every_shell() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(succeeds(&["completions", shell]).contains("headlong"), "{shell}");
     }
+}
+
+/// What bash offers for the last word of a line.
+fn offered(line: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("headlong.bash");
+    std::fs::write(&script, succeeds(&["completions", "bash"])).unwrap();
+    // What bash calls, with what it sets; `compopt` speaks to a line that is being typed, and there is none.
+    let ask = r#"source "$0"; compopt() { :; }; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+        _headlong_keys headlong "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+        printf '%s\n' "${COMPREPLY[@]}""#;
+    let mut bash = Command::new("bash");
+    bash.args(["-c", ask, script.to_str().unwrap(), "headlong"]).args(line).current_dir(folder.path());
+    let output = bash.output().expect("bash");
+    assert_eq!(stderr(&output), "", "{line:?}");
+    stdout(&output).lines().filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_shell_offers_words_where_words_are_wanted() {
+    assert_eq!(
+        offered(&["train", "--preset", "criteo-ter"]),
+        ["criteo-terabyte-dlrm", "criteo-terabyte-dcnv2"]
+    );
+    assert_eq!(offered(&["train", "--optimizer", "l"]), ["lazy_adam"]);
+    assert_eq!(offered(&["plan", "--precision", ""]), ["f32", "tf32", "bf16", "f16"]);
+    assert_eq!(offered(&["train", "--set", "train.batch"]), ["train.batch_size="]);
+    assert_eq!(offered(&["launch", "-n", "2", "--", "tr"]), ["train"]);
+    assert_eq!(offered(&["launch", "-n", "2", "--", "train", "--device", ""]), ["auto", "cpu", "cuda"]);
+    // Files where files are wanted, and nowhere else.
+    assert_eq!(offered(&["train", "--data", ""]), ["headlong.bash"]);
+    assert_eq!(offered(&["train", "--batch-size", ""]), [""; 0]);
+    assert_eq!(offered(&["train", "--learning-rate", "0."]), ["0."]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub mod collectives;
 pub mod data;
+pub mod embedding;
 pub mod exchange;
 pub mod forecast;
 pub mod iteration;

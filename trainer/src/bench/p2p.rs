@@ -136,16 +136,14 @@ pub fn run(arguments: &P2pArguments) -> Result<()> {
         }
     };
     let (verb, name) = arguments.verb.verb();
-    let sizes = if verb == Verb::Atomic { vec![8] } else { collective.sizes() };
+    // Several sizes that were asked for may be one that is sent.
+    let mut sizes: Vec<usize> = collective.sizes().into_iter().map(|size| verb.bytes(size)).collect();
+    sizes.dedup();
     let work = |stopwatch: &Stopwatch<'_>| {
         let communicator = stopwatch.communicator();
         let what = PingPong { verb, sizes: &sizes, warm_up: arguments.warmup, calls: arguments.iterations };
         let samples = what.run(communicator, &settings, &*provider(communicator.rank().0))?;
-        Ok(samples
-            .into_iter()
-            .zip(&sizes)
-            .map(|(samples, &size)| measured(verb.bytes(size), samples))
-            .collect())
+        Ok(samples.into_iter().zip(&sizes).map(|(samples, &size)| measured(size, samples)).collect())
     };
     let backend = if fabric.is_some() { Backend::Local } else { Backend::Tcp };
     let job = Job {

@@ -1,5 +1,6 @@
 //! The program: reads the command line, calls the command, prints errors, gives the exit code.
 
+use super::completions;
 use super::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments};
 use crate::Registry;
 use crate::bench::collectives::{self, operation::Operation};
@@ -63,11 +64,7 @@ fn dispatch(command: Command, registry: &Registry) -> Result<()> {
         Command::Config(ConfigCommand::Check(arguments)) => config_command::check(&arguments, registry),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Recipe(arguments) => crate::recipe::run(&arguments),
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), program(), &mut script);
-            output::print(&String::from_utf8_lossy(&script))
-        }
+        Command::Completions { shell } => output::print(&completions::script(shell, &program())),
     }
 }
 
@@ -92,7 +89,7 @@ fn bench(command: &BenchCommand, registry: &Registry) -> Result<()> {
         BenchCommand::Iteration(arguments) => crate::bench::iteration::run(arguments),
         BenchCommand::Forecast(arguments) => crate::bench::forecast::run(arguments),
         BenchCommand::Reader(arguments) => crate::bench::reader::run(arguments),
-        BenchCommand::Embedding(_) => absent("headlong bench embedding"),
+        BenchCommand::Embedding(arguments) => crate::bench::embedding::run(arguments),
         BenchCommand::AllReduce(arguments) => collectives::run(Operation::AllReduce, arguments),
         BenchCommand::ReduceScatter(arguments) => collectives::run(Operation::ReduceScatter, arguments),
         BenchCommand::AllGather(arguments) => collectives::run(Operation::AllGather, arguments),
@@ -105,11 +102,6 @@ fn bench(command: &BenchCommand, registry: &Registry) -> Result<()> {
         BenchCommand::Exchange(arguments) => crate::bench::exchange::run(arguments, registry),
         BenchCommand::Tune(arguments) => crate::bench::tune::run(arguments),
     }
-}
-
-/// Refuses a command that this build does not have.
-fn absent(command: &str) -> Result<()> {
-    Err(Error::unsupported(format!("`{command}`"), "it is not in this build"))
 }
 
 /// What the user calls this program.

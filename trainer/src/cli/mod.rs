@@ -1,6 +1,7 @@
 //! The command line: every command and flag, as text and as types. What a flag means for the configuration stands in
 //! [`train_arguments`]; [`main_with`] calls the commands.
 
+mod completions;
 mod dispatch;
 mod settings;
 pub mod train_arguments;
@@ -9,6 +10,7 @@ pub use dispatch::main_with;
 pub use train_arguments::{LogTarget, TrainArguments, TrainOptions};
 
 use crate::bench::collectives::arguments::CollectiveArguments;
+use crate::bench::embedding::EmbeddingArguments;
 use crate::bench::exchange::ExchangeArguments;
 use crate::bench::forecast::ForecastArguments;
 use crate::bench::p2p::P2pArguments;
@@ -47,7 +49,7 @@ pub enum Command {
     Predict(PredictArguments),
     /// Show what a training run would need, and whether it fits, without taking any memory
     Plan(PlanArguments),
-    /// Build dictionaries, look at data files, check them
+    /// Convert data files between formats, look at them, check them, build dictionaries
     #[command(subcommand)]
     Data(DataCommand),
     /// Look at a checkpoint, check it, export it
@@ -73,14 +75,6 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-}
-
-/// Arguments of a command that this build does not have.
-#[derive(Debug, Args)]
-pub struct Anything {
-    /// Not looked at
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    pub arguments: Vec<String>,
 }
 
 /// Arguments of `headlong recipe`.
@@ -170,7 +164,7 @@ pub struct EvalArguments {
     #[arg(long, value_name = "N")]
     pub batch_size: Option<usize>,
     /// Where the arithmetic happens. On a device it is that of training: the numbers are those of the run's own evaluations
-    #[arg(long, value_name = "cpu|cuda", default_value = "cpu")]
+    #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
     pub device: crate::config::DeviceChoice,
     /// Threads; one per core by default
     #[arg(long, value_name = "N")]
@@ -202,7 +196,7 @@ pub struct PredictArguments {
     #[arg(long, value_name = "N")]
     pub batch_size: Option<usize>,
     /// Where the arithmetic happens. On a device it is that of training: the numbers are those of the run's own evaluations
-    #[arg(long, value_name = "cpu|cuda", default_value = "cpu")]
+    #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
     pub device: crate::config::DeviceChoice,
     /// Threads; one per core by default
     #[arg(long, value_name = "N")]
@@ -354,8 +348,8 @@ pub enum BenchCommand {
     Forecast(ForecastArguments),
     /// Read and decode files, beside the disk's own rate
     Reader(ReaderArguments),
-    /// Lookup and update of tables (not in this build; `cargo bench -p headlong-benches`)
-    Embedding(Anything),
+    /// Lookup and update of embedding tables
+    Embedding(EmbeddingArguments),
     /// The ordered sum to all: latency and bandwidth
     #[command(name = "all_reduce")]
     AllReduce(CollectiveArguments),

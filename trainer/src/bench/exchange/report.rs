@@ -124,14 +124,15 @@ impl Report<'_> {
                 figures.latency.percentile(percentile).map_or_else(|| "–".to_owned(), |us| format!("{us:.2}"))
             };
             let [p50, p90, p99, p999] = PERCENTILES.map(known);
+            let largest =
+                self.messages().largest(step).map_or_else(|| "–".to_owned(), |bytes| bytes.to_string());
             let wrong = figures.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
             sum += figures.latency.nearest_rank(50.0);
             let _ = writeln!(
                 text,
-                "  {:<11} {:>12.0} {:>12} {:>10.2} {wrong:>7} {p50:>9} {p90:>9} {p99:>9} {p999:>9} {:>10.2} {:>9.2} {:>6}",
+                "  {:<11} {:>12.0} {largest:>12} {:>10.2} {wrong:>7} {p50:>9} {p90:>9} {p99:>9} {p999:>9} {:>10.2} {:>9.2} {:>6}",
                 step.name(),
                 self.messages().bytes(step) / self.messages().ranks as f64,
-                self.messages().largest(step),
                 figures.time_us,
                 figures.latency.max(),
                 self.predicted_us(step),

@@ -91,13 +91,16 @@ impl Messages {
         (sum * Self::element_bytes(step)) as f64 / self.rows.len().max(1) as f64
     }
 
-    /// Bytes of the largest message between two ranks in any batch.
-    pub fn largest(&self, step: Step) -> usize {
+    /// Bytes of the largest message between two ranks in any batch; none of the all-reduce, whose algorithm decides that.
+    pub fn largest(&self, step: Step) -> Option<usize> {
+        if step == Step::AllReduce {
+            return None;
+        }
         let pairs = (0..self.ranks).flat_map(|from| (0..self.ranks).map(move |to| (from, to)));
         let sizes = pairs
             .filter(|(from, to)| from != to)
             .flat_map(|(from, to)| (0..self.rows.len()).map(move |batch| self.sent(step, batch, from, to)));
-        sizes.max().unwrap_or(0) * Self::element_bytes(step)
+        Some(sizes.max().unwrap_or(0) * Self::element_bytes(step))
     }
 
     /// How results name a step.
