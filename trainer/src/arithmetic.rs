@@ -39,11 +39,10 @@ impl Ceiling {
         Self { arithmetic: Arithmetic::of(config), samples, ranks, peak_gflops, ranks_here }
     }
 
-    /// Part of [`Self::gflops_of_rank`] that a stage of one rank reached which took `seconds` in `steps` steps; none for one that computes
-    /// no product.
-    pub fn share(&self, stage: &str, steps: u64, seconds: f64) -> Option<f64> {
+    /// What a stage of one rank reached which took `seconds` in `steps` steps, GFLOP/s; none for one that computes no product.
+    pub fn reached(&self, stage: &str, steps: u64, seconds: f64) -> Option<f64> {
         let flop = self.arithmetic.of_stage(stage) as f64 * self.samples / self.ranks as f64 * steps as f64;
-        (flop > 0.0 && seconds > 0.0).then(|| flop / seconds * 1e-9 / self.gflops_of_rank())
+        (flop > 0.0 && seconds > 0.0).then(|| flop / seconds * 1e-9)
     }
 
     /// What all threads can do at most, GFLOP/s.
@@ -54,6 +53,15 @@ impl Ceiling {
     /// One rank's even share of that.
     pub fn gflops_of_rank(&self) -> f64 {
         self.peak_gflops / self.ranks_here as f64
+    }
+}
+
+#[cfg(test)]
+impl Ceiling {
+    /// That of a model whose top network does 1 GFLOP a step, where `peak_gflops` were measured.
+    pub fn for_test(peak_gflops: f64) -> Self {
+        let arithmetic = Arithmetic { stages: vec![("top_forward", 1_000_000_000)] };
+        Self { arithmetic, samples: 1.0, ranks: 1, peak_gflops, ranks_here: 1 }
     }
 }
 
@@ -136,12 +144,14 @@ mod tests {
         let arithmetic = of("C1");
         let ceiling = Ceiling { arithmetic, samples: 1000.0, ranks: 1, peak_gflops: 100.0, ranks_here: 1 };
         let flop = 2.0 * ceiling.arithmetic.of_stage("top_forward") as f64 * 1000.0;
-        let share = ceiling.share("top_forward", 2, 0.5).unwrap();
-        assert!((share - flop / 0.5 / 1e11).abs() < 1e-9, "{share}");
-        assert_eq!(ceiling.share("route", 2, 0.5), None);
+        let share = |ceiling: &Ceiling| {
+            ceiling.reached("top_forward", 2, 0.5).map(|reached| reached / ceiling.gflops_of_rank())
+        };
+        let alone = share(&ceiling).unwrap();
+        assert!((alone - flop / 0.5 / 1e11).abs() < 1e-9, "{alone}");
+        assert_eq!(ceiling.reached("route", 2, 0.5), None);
         // Each of two ranks has half of the samples and half of the threads, or half of the samples and all threads of its process.
-        let two =
-            |ranks_here| Ceiling { ranks: 2, ranks_here, ..ceiling.clone() }.share("top_forward", 2, 0.5);
-        assert_eq!((two(2), two(1)), (Some(share), Some(share / 2.0)));
+        let two = |ranks_here| share(&Ceiling { ranks: 2, ranks_here, ..ceiling.clone() });
+        assert_eq!((two(2), two(1)), (Some(alone), Some(alone / 2.0)));
     }
 }

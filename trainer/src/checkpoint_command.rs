@@ -1,12 +1,17 @@
 //! `headlong checkpoint inspect`, `verify` and `export`.
 
-use crate::checkpoint::{self, Checkpoint, CheckpointError, Content, ModelFingerprint, TableLayout};
+use crate::checkpoint::{
+    self, Checkpoint, CheckpointError, Content, DataFingerprint, ModelFingerprint, TableLayout,
+};
 use crate::cli::{CheckpointCommand, JsonOutput};
 use crate::error::{Error, Result};
 use crate::export::export;
 use crate::metrics::EvalMetrics;
 use crate::output;
 use crate::report::{bytes, count};
+use crate::session::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB};
+use crate::statistics::STATISTICS_BLOB;
+use headlong_reader::Position;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -48,18 +53,18 @@ pub fn inspect_text(checkpoint: &Checkpoint) -> String {
     line("checkpoint", checkpoint.path().display().to_string());
     line("size", format!("{} in {} files", bytes(checkpoint.bytes()), manifest.files.len() + 1));
     line("written by", format!("headlong {}, format version {}", manifest.program, manifest.version));
-    let finished = state
-        .finished
-        .as_ref()
-        .map_or_else(|| "the run can go on".to_owned(), |reason| format!("the run is finished ({reason})"));
+    let finished = match state.finished.as_deref() {
+        None => "the run can go on",
+        Some("target_auc") => "the run is finished: it has reached its target AUC",
+        Some(_) => "the run is finished",
+    };
     line("step", format!("{} ({} samples); {finished}", count(state.step), count(state.samples)));
     line("evaluation", state.metrics.as_ref().map_or_else(|| "none".to_owned(), metrics_text));
     line("model", model_text(&state.model));
-    line("optimisers", format!("dense {}; tables {}", state.optimizers.dense, state.optimizers.sparse));
-    let data = &state.data;
-    let dictionary = data.dictionary.as_ref().map_or_else(String::new, |sum| format!(", dictionary {sum}"));
-    line("data", format!("{}; ids: {}, {}{dictionary}", data.dense_transform, data.id_policy, data.hash));
-    line("position", state.reader.to_string());
+    let optimizers = [&state.optimizers.dense, &state.optimizers.sparse].map(|name| optimizer_text(name));
+    line("optimisers", format!("dense {}; tables {}", optimizers[0], optimizers[1]));
+    line("data", data_text(&state.data));
+    line("position", position_text(&state.reader));
     line("seed", state.random.seed.to_string());
     line("digest", manifest.weights_digest.clone());
     text.push('\n');
@@ -75,10 +80,11 @@ fn metrics_text(metrics: &EvalMetrics) -> String {
     let number =
         |value: Option<f64>| value.map_or_else(|| "undefined".to_owned(), |value| format!("{value:.6}"));
     format!(
-        "AUC {}, log loss {}, normalised entropy {}, accuracy {:.4} (base rate {:.4}) on {} samples",
+        "AUC {}, log loss {}, normalised entropy {}, calibration {}, accuracy {:.4} (base rate {:.4}) on {} samples",
         number(metrics.auc),
         number(metrics.logloss),
         number(metrics.ne),
+        number(metrics.calibration),
         metrics.accuracy,
         metrics.base_rate,
         count(metrics.eval_samples)
@@ -96,6 +102,43 @@ fn model_text(model: &ModelFingerprint) -> String {
         widths(&model.top),
         model.tables.len()
     )
+}
+
+/// An optimiser as the configuration names it, from what the manifest holds: `adagrad (epsilon 1e-10, initial_accumulator 0.0)`.
+fn optimizer_text(stored: &str) -> String {
+    let (name, settings) = stored.split_once(" { ").unwrap_or((stored, ""));
+    let mut text = String::new();
+    for letter in name.replace("RowWise", "Rowwise").chars() {
+        if letter.is_ascii_uppercase() && !text.is_empty() {
+            text.push('_');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    match settings.trim_end_matches(" }") {
+        "" => text,
+        settings => format!("{text} ({})", settings.replace(": ", " ")),
+    }
+}
+
+fn data_text(data: &DataFingerprint) -> String {
+    let mut facts = vec![data.dense_transform.clone(), format!("ids by {}", data.id_policy)];
+    facts.extend(Some(&data.hash).filter(|hash| !hash.is_empty()).cloned());
+    facts.extend(data.dictionary.as_ref().map(|checksum| format!("dictionary {checksum}")));
+    facts.join(", ")
+}
+
+/// Where the reader goes on; the line is that of a file of text, which other formats do not have.
+fn position_text(stored: &Value) -> String {
+    let Ok(position) = serde_json::from_value::<Position>(stored.clone()) else { return stored.to_string() };
+    let Position { epoch, sample, file, line, skipped, .. } = position;
+    let mut text = format!("epoch {}, after {} samples of it", count(epoch + 1), count(sample));
+    if line > 0 {
+        text += &format!(": file {}, line {}", count(file + 1), count(line + 1));
+    }
+    if skipped > 0 {
+        text += &format!("; {} bad lines skipped so far", count(skipped));
+    }
+    text
 }
 
 fn tables_text(tables: &[TableLayout]) -> String {
@@ -136,7 +179,14 @@ fn files_text(checkpoint: &Checkpoint) -> String {
                 }
                 ranges => format!("rows of {} tables", ranges.len()),
             },
-            Content::Blob => "state of the program".to_owned(),
+            Content::Blob => match entry.file.as_str() {
+                CONFIG_BLOB => "the configuration",
+                DICTIONARY_BLOB => "the dictionary",
+                IDS_BLOB => "the admitted ids",
+                STATISTICS_BLOB => "how often rows are asked for",
+                _ => "state of the program",
+            }
+            .to_owned(),
         };
         rows.push([entry.file.clone(), bytes(entry.bytes), entry.xxh3_128.clone(), holds]);
     }
@@ -199,4 +249,49 @@ fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
     let target = target.map_or_else(|| beside(checkpoint.path()), Path::to_owned);
     let size = export(&checkpoint, &target)?;
     output::print(&format!("{}: {}, parameters named as in the original DLRM", target.display(), bytes(size)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headlong_device::optimizer::Optimizer;
+
+    #[test]
+    fn optimisers_are_named_as_in_the_configuration() {
+        let adagrad = Optimizer::Adagrad { epsilon: 1e-10, initial_accumulator: 0.0 };
+        let rows = Optimizer::RowWiseAdagrad { epsilon: 1e-8, initial_accumulator: 0.5 };
+        let names = [Optimizer::Sgd, adagrad, rows].map(|one| optimizer_text(&format!("{one:?}")));
+        assert_eq!(
+            names,
+            [
+                "sgd",
+                "adagrad (epsilon 1e-10, initial_accumulator 0.0)",
+                "rowwise_adagrad (epsilon 1e-8, initial_accumulator 0.5)"
+            ]
+        );
+    }
+
+    #[test]
+    fn positions_are_sentences() {
+        let at = |line, skipped| json!({"epoch": 1, "sample": 19200, "file": 2, "line": line, "byte": 7, "skipped": skipped});
+        assert_eq!(position_text(&at(0, 0)), "epoch 2, after 19,200 samples of it");
+        assert_eq!(
+            position_text(&at(1234, 3)),
+            "epoch 2, after 19,200 samples of it: file 3, line 1,235; 3 bad lines skipped so far"
+        );
+        assert_eq!(position_text(&json!({"odd": 1})), "{\"odd\":1}");
+    }
+
+    #[test]
+    fn data_has_no_empty_facts() {
+        let mut data = DataFingerprint {
+            dense_transform: "ln(x+1)".into(),
+            id_policy: "dictionary".into(),
+            hash: String::new(),
+            dictionary: Some("eaab".into()),
+        };
+        assert_eq!(data_text(&data), "ln(x+1), ids by dictionary, dictionary eaab");
+        (data.id_policy, data.hash, data.dictionary) = ("hash".into(), "murmur3-fmix64".into(), None);
+        assert_eq!(data_text(&data), "ln(x+1), ids by hash, murmur3-fmix64");
+    }
 }

@@ -328,7 +328,7 @@ fn hotness_of(count: u32) -> Hotness {
 }
 
 /// Refuses data that has other columns than the configuration.
-fn check_columns(config: &Config, source: &dyn Source, labelled: bool) -> Result<()> {
+pub(crate) fn check_columns(config: &Config, source: &dyn Source, labelled: bool) -> Result<()> {
     let (schema, data) = (source.schema(), &config.data);
     if labelled && !schema.labelled {
         let label = config.data.columns.label.as_deref().unwrap_or("label");

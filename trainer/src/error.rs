@@ -151,11 +151,13 @@ pub enum Error {
         /// What the launcher ends with.
         exit_code: u8,
     },
-    /// A signal ended the run after its state was saved.
-    #[error("stopped by {}", signal_name(*signal))]
+    /// A signal ended the run, as was asked for: no failure.
+    #[error("stopped by {}{}", signal_name(*signal), outcome.as_deref().unwrap_or_default())]
     Interrupted {
         /// The signal's number: 2 for SIGINT, 15 for SIGTERM.
         signal: i32,
+        /// Where it was stopped, what was saved and how to go on: the rest of the sentence. `None` where another process says it.
+        outcome: Option<String>,
     },
     /// A bench was slower than its baseline.
     #[error("slower than the baseline: {0}")]
@@ -254,7 +256,7 @@ impl Error {
             Self::SlowerThanBaseline(_) => 4,
             Self::Skipped(_) => 77,
             Self::TimedOut { .. } => 124,
-            Self::Interrupted { signal } => u8::try_from(128 + signal).unwrap_or(1),
+            Self::Interrupted { signal, .. } => u8::try_from(128 + signal).unwrap_or(1),
         }
     }
 }
@@ -310,7 +312,9 @@ mod tests {
 
     #[test]
     fn signals_end_with_128_and_their_number() {
-        assert_eq!(Error::Interrupted { signal: 2 }.exit_code(), 130);
-        assert_eq!(Error::Interrupted { signal: 15 }.exit_code(), 143);
+        let interrupted = |signal| Error::Interrupted { signal, outcome: Some(" at step 7".into()) };
+        assert_eq!(interrupted(2).exit_code(), 130);
+        assert_eq!(interrupted(15).exit_code(), 143);
+        assert_eq!(interrupted(15).to_string(), "stopped by SIGTERM at step 7");
     }
 }

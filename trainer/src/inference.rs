@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::metrics::MetricsAccumulator;
 use crate::output::{self, say};
 use crate::predict::PredictionWriter;
-use crate::report::{self, Eval, count};
+use crate::report::{self, Eval, count, lines};
 use crate::session::{CONFIG_BLOB, load, predict_all, restore_ids};
 use crate::train::remarks;
 use headlong_reader::IdMapper;
@@ -51,9 +51,10 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
     let eval =
         Eval { metrics: metrics.metrics(), eval_s: started.elapsed().as_secs_f64(), known_at_step: None };
     if let Some(warning) = eval.metrics.warning() {
-        say(format_args!("warning: {warning}"));
+        warn(warning);
     }
     let mut document = serde_json::to_value(eval).unwrap_or_default();
+    document["samples"] = json!(eval.metrics.eval_samples);
     document["checkpoint"] = json!(applied.checkpoint.path().to_string_lossy());
     document["step"] = json!(applied.checkpoint.manifest().state.step);
     output::answer(&arguments.json, &format!("{}\n", report::eval_text(&eval)), &document)
@@ -93,6 +94,10 @@ pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> 
         report::duration(seconds)
     ));
     Ok(())
+}
+
+fn warn(message: &str) {
+    lines::to_stderr(&lines::warning(message, lines::width(std::io::stderr())));
 }
 
 /// What the command line says beside checkpoint and files.
@@ -159,7 +164,7 @@ impl Applied {
         let rows = EvaluationData::open_once(&self.config, files, labelled, self.threads)?;
         let skipped = predict_all(&self.crew, &mut *rows.reader(&self.ids)?, take)?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {
-            say(format_args!("warning: {message}"));
+            warn(&message);
         }
         Ok(())
     }

@@ -65,6 +65,7 @@ pub mod bench;
 pub mod checkpoint;
 pub mod checkpoint_command;
 pub mod cli;
+mod command_line;
 pub mod config;
 pub mod config_command;
 pub mod convert_command;

@@ -1,4 +1,4 @@
-//! What an evaluation says: AUC, log loss, normalised entropy, accuracy, base rate.
+//! What an evaluation says: AUC, log loss, normalised entropy, accuracy, base rate, calibration.
 
 use crate::evaluation::{Scores, Tally};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,15 @@ pub struct EvalMetrics {
     pub accuracy: f64,
     /// Share of positive samples.
     pub base_rate: f64,
+    /// Mean of the predicted probabilities. `None` without samples, or where a logit was not a number.
+    #[serde(default)]
+    pub mean_prediction: Option<f64>,
+    /// Mean prediction over base rate: above 1, too many clicks are predicted. `None` also where no sample is positive.
+    #[serde(default)]
+    pub calibration: Option<f64>,
+    /// Expected calibration error in 15 bins of equal width. `None` as the mean prediction.
+    #[serde(default)]
+    pub calibration_error: Option<f64>,
     /// Samples evaluated.
     pub eval_samples: u64,
 }
@@ -30,12 +39,16 @@ impl EvalMetrics {
         let base_rate = tally.num_positives() as f64 / samples;
         let logloss = tally.loss_sum().filter(|_| tally.num_samples() > 0).map(|sum| sum / samples);
         let entropy = binary_entropy(base_rate);
+        let mean_prediction = tally.mean_prediction();
         Self {
             auc: tally.auc(),
             logloss,
             ne: logloss.filter(|_| entropy > 0.0).map(|loss| loss / entropy),
             accuracy: tally.num_right() as f64 / samples,
             base_rate,
+            mean_prediction,
+            calibration: mean_prediction.filter(|_| base_rate > 0.0).map(|mean| mean / base_rate),
+            calibration_error: tally.calibration_error(),
             eval_samples: tally.num_samples(),
         }
     }
@@ -102,9 +115,14 @@ pub fn log_loss(logit: f32, is_positive: bool) -> f64 {
 
 /// Probability of a logit: 1 / (1 + e^−z), without overflow, computed in double precision and rounded once.
 pub fn probability(logit: f32) -> f32 {
+    exact_probability(logit) as f32
+}
+
+/// The same in double precision: what means and sums are made of.
+pub fn exact_probability(logit: f32) -> f64 {
     let z = f64::from(logit);
     let e = (-z.abs()).exp();
-    (if z >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }) as f32
+    if z >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
 }
 
 /// Entropy of a coin that shows 1 with probability `rate`, in nats.
@@ -156,6 +174,59 @@ mod tests {
         assert!(metrics(&[1.0], &[1.0]).warning().unwrap().contains("label 0"));
         assert!(metrics(&[], &[]).warning().unwrap().contains("no samples"));
         assert!(metrics(&[f32::NAN, 1.0], &[1.0, 0.0]).warning().unwrap().contains("not a number"));
+    }
+
+    /// The definition in f64: bin by bin, sample by sample.
+    fn calibration_by_bins(logits: &[f32], labels: &[f32], bins: usize) -> (f64, f64) {
+        let mut of_bins = vec![(0.0, 0.0, 0.0); bins];
+        for (&logit, &label) in logits.iter().zip(labels) {
+            let probability = 1.0 / (1.0 + (-f64::from(logit)).exp());
+            let (samples, predicted, clicks) =
+                &mut of_bins[((probability * bins as f64).floor() as usize).min(bins - 1)];
+            *samples += 1.0;
+            *predicted += probability;
+            *clicks += f64::from(label);
+        }
+        let samples = logits.len() as f64;
+        let filled = of_bins.iter().filter(|(count, ..)| *count > 0.0);
+        let error = filled
+            .map(|(count, predicted, clicks)| count / samples * (predicted / count - clicks / count).abs())
+            .sum();
+        (of_bins.iter().map(|(_, predicted, _)| predicted).sum::<f64>() / samples, error)
+    }
+
+    #[test]
+    fn calibration_agrees_with_its_definition() {
+        // Rates of a few percent as well as of a half; predictions that are too low and too high.
+        for (shift, every) in [(-3.0_f32, 30), (-1.0, 4), (0.5, 2)] {
+            let logits: Vec<f32> = (0..2999).map(|i| (i as f32 * 0.731).sin() * 2.0 + shift).collect();
+            let labels: Vec<f32> = (0..2999).map(|i| f32::from(u8::from(i % every == 0))).collect();
+            let found = metrics(&logits, &labels);
+            let (mean, error) = calibration_by_bins(&logits, &labels, 15);
+            // Sums of 2,999 probabilities in f64: each addition rounds by 2^-53 of at most 2,999.
+            assert!((found.mean_prediction.unwrap() - mean).abs() < 1e-12);
+            assert!((found.calibration.unwrap() - mean / found.base_rate).abs() < 1e-10);
+            assert!((found.calibration_error.unwrap() - error).abs() < 1e-12);
+            assert!(error > 0.01, "the case is worth nothing: {error}");
+        }
+    }
+
+    #[test]
+    fn calibration_of_hand_values_and_of_nothing() {
+        let (even, sure) = (0.0, f32::INFINITY);
+        // All of [7/15, 8/15]: one half predicted, three quarters seen.
+        let found = metrics(&[even; 4], &[1.0, 1.0, 1.0, 0.0]);
+        assert_eq!((found.mean_prediction, found.calibration_error), (Some(0.5), Some(0.25)));
+        assert_eq!(found.calibration, Some(0.5 / 0.75));
+        // Two bins whose errors do not cancel: the mean is right, the bins are not.
+        let found = metrics(&[sure, -sure], &[0.0, 1.0]);
+        assert_eq!((found.calibration, found.calibration_error), (Some(1.0), Some(1.0)));
+        assert_eq!(metrics(&[even], &[0.0]).calibration, None, "no click: no ratio");
+        assert_eq!(metrics(&[even], &[0.0]).calibration_error, Some(0.5));
+        for undefined in [metrics(&[], &[]), metrics(&[f32::NAN, 1.0], &[1.0, 0.0])] {
+            let found = (undefined.mean_prediction, undefined.calibration, undefined.calibration_error);
+            assert_eq!(found, (None, None, None));
+        }
     }
 
     #[test]

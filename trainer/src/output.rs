@@ -2,6 +2,7 @@
 
 use crate::cli::JsonOutput;
 use crate::error::{Error, Result};
+use crate::report::lines;
 use std::io::Write as _;
 
 /// Prints `text`, ending in one line break. A reader that has gone (`| head`) is no error.
@@ -19,10 +20,10 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Says `text` on standard error, in a line. That it cannot be said (a full disk, a closed stream) changes nothing, and no
+/// Says `text` on standard error, in lines that fit. That it cannot be said (a full disk, a closed stream) changes nothing, and no
 /// exit code.
 pub fn say(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    lines::to_stderr(&lines::fold(&text.to_string(), lines::width(std::io::stderr())));
 }
 
 /// Gives an answer as the user asked for it: `text`, or one JSON document instead (`--json`), and the document in a
@@ -34,5 +35,8 @@ pub fn answer(output: &JsonOutput, text: &str, document: &serde_json::Value) -> 
     if let Some(file) = &output.json_file {
         std::fs::write(file, format!("{document:#}\n")).map_err(Error::io("write", file))?;
     }
-    if output.json { print(&document.to_string()) } else { print(text) }
+    if output.json {
+        return print(&document.to_string());
+    }
+    print(&lines::fold(text, lines::width(std::io::stdout())))
 }

@@ -1,8 +1,7 @@
 //! Lines of progress on standard error, for commands that read whole data sets.
 
 use crate::output::say;
-use crate::report::{bytes, count, duration};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::report::{Bar, bytes, count, duration};
 use std::time::{Duration, Instant};
 
 /// Lines of progress come at most this often.
@@ -12,8 +11,8 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 pub struct Progress {
     started: Instant,
     last: Instant,
-    /// Where a person watches.
-    bar: Option<ProgressBar>,
+    /// Looked for when it is first needed; none where standard error is no terminal.
+    bar: Option<Option<Bar>>,
 }
 
 impl Progress {
@@ -43,16 +42,13 @@ impl Progress {
     pub fn show_bytes(&mut self, (read, all): (u64, u64), at_once: bool, what: &dyn Fn() -> String) {
         let seconds = self.seconds().max(f64::MIN_POSITIVE);
         let rate = read as f64 / seconds;
-        let text = || {
-            let rest = all.saturating_sub(read) as f64 / rate.max(1.0);
-            format!("{}, {}/s, {} to go", what(), bytes(rate as u64), duration(rest))
-        };
-        let bar = self.bar.get_or_insert_with(|| new_bar(all));
-        if !bar.is_hidden() {
-            bar.set_position(read);
-            bar.set_message(text());
+        let (rate, rest) = (bytes(rate as u64), duration(all.saturating_sub(read) as f64 / rate.max(1.0)));
+        if let Some(bar) = self.bar.get_or_insert_with(Bar::on_terminal) {
+            bar.advance(read as f64 / all.max(1) as f64);
+            bar.show(vec![(1, what()), (2, format!("{rate}/s")), (0, format!("{rest} to go"))]);
         } else if self.is_due(at_once) {
-            say(format_args!("{:.0} %  {}", 100.0 * read as f64 / all.max(1) as f64, text()));
+            let percent = 100.0 * read as f64 / all.max(1) as f64;
+            say(format_args!("{percent:.0} %  {}, {rate}/s, {rest} to go", what()));
         }
     }
 
@@ -67,10 +63,4 @@ impl Progress {
         });
         say(format_args!("{} samples{rest}, {} a second", count(samples), count(rate as u64)));
     }
-}
-
-fn new_bar(all: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {msg}");
-    let style = style.expect("the template is a constant and well formed");
-    ProgressBar::with_draw_target(Some(all), ProgressDrawTarget::stderr()).with_style(style)
 }

@@ -133,19 +133,25 @@ impl Recorder {
         let all: f64 = self.totals.iter().map(|total| total.seconds).sum();
         let steps =
             self.totals.iter().find(|total| total.name == "dense_optimizer").map_or(0, |total| total.runs);
-        let of_peak =
-            ceiling.map_or(String::new(), |ceiling| format!("  of {:.0} GFLOP/s", ceiling.gflops_of_rank()));
+        let reached = |total: &Total| ceiling.and_then(|peak| peak.reached(total.name, steps, total.seconds));
+        let fastest = self.totals.iter().filter_map(reached).fold(0.0, f64::max);
+        let of_peak = if ceiling.is_some() { "  of peak" } else { "" };
         let mut text = format!(
             "{:<24} {:<8} {:>9} {:>12} {:>7}{of_peak}\n",
-            "stage", "lane", "runs", "us a run", "share"
+            "stage", "lane", "runs", "µs a run", "share"
         );
         for total in &self.totals {
             let microseconds = total.seconds * 1e6 / total.runs.max(1) as f64;
             let share = 100.0 * total.seconds / all.max(f64::MIN_POSITIVE);
             let (name, lane, runs) = (total.name, total.lane.name(), total.runs);
-            let reached = ceiling.and_then(|ceiling| ceiling.share(name, steps, total.seconds));
-            let reached = reached.map_or(String::new(), |reached| format!("  {:>5.1}%", 100.0 * reached));
-            text += &format!("{name:<24} {lane:<8} {runs:>9} {microseconds:>12.1} {share:>6.1}%{reached}\n");
+            let part = ceiling.zip(reached(total)).map(|(ceiling, reached)| {
+                format!("  {:>5.1} %", 100.0 * reached / ceiling.gflops_of_rank().max(fastest))
+            });
+            let part = part.unwrap_or_default();
+            text += &format!("{name:<24} {lane:<8} {runs:>9} {microseconds:>12.1} {share:>5.1} %{part}\n");
+        }
+        if let Some(ceiling) = ceiling {
+            text += &peak_text(ceiling.gflops_of_rank(), fastest);
         }
         text
     }
@@ -170,13 +176,31 @@ impl Recorder {
     }
 }
 
+/// What the last column of the table is a part of. A machine that was busier while its peak was measured than in training has shown
+/// more in training.
+fn peak_text(measured: f64, fastest: f64) -> String {
+    let whose = "of peak: of the multiply-adds that the cores of a rank do at most";
+    if fastest > measured {
+        format!(
+            "{whose}: {fastest:.0} GFLOP/s, by the fastest stage\n  ({measured:.0} were measured apart, beside other work of this machine)\n"
+        )
+    } else {
+        format!("{whose}: {measured:.0} GFLOP/s, measured in this run\n")
+    }
+}
+
+/// Whether `path` gets a picture, by its name.
+pub fn is_picture(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "svg")
+}
+
 /// Writes what the ranks recorded as a Chrome trace (JSON), one track per rank and lane; <https://ui.perfetto.dev> opens it. A file
 /// that ends in `.svg` becomes a picture of the last step instead.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn write_trace<'a>(path: &Path, ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> Result<()> {
-    let text = if path.extension().is_some_and(|extension| extension == "svg") {
+    let text = if is_picture(path) {
         picture::svg(ranks)
     } else {
         let events: Vec<Value> = ranks.flat_map(|(rank, recorder)| recorder.events(rank)).collect();
@@ -208,5 +232,24 @@ mod tests {
         );
         assert_eq!(recorder.totals()[0].runs, 2);
         assert!(recorder.table(None).contains("lookup"));
+    }
+
+    /// No stage reaches more than the peak: what one has reached can be reached.
+    #[test]
+    fn the_peak_is_at_least_what_a_stage_has_reached() {
+        let table = |measured: f64| {
+            let ceiling = Ceiling::for_test(measured);
+            let mut recorder = Recorder::new(Record { times: true, spans: false });
+            for (name, lane) in [("top_forward", Lane::Dense), ("dense_optimizer", Lane::Dense)] {
+                recorder.totals.push(Total { name, lane, runs: 1, seconds: 1.0 });
+            }
+            recorder.table(Some(&ceiling))
+        };
+        let busy = table(1e-12);
+        assert!(busy.contains(" 100.0 %\n") && busy.contains("by the fastest stage"), "{busy}");
+        let quiet = table(1e6);
+        assert!(quiet.contains("1000000 GFLOP/s, measured in this run"), "{quiet}");
+        let columns = quiet.lines().next().unwrap().split("  ").filter(|column| !column.is_empty()).count();
+        assert_eq!(columns, 6, "columns are told apart by two blanks: {quiet}");
     }
 }

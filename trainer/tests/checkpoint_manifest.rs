@@ -61,13 +61,17 @@ mod tests {
     fn metrics() -> impl Strategy<Value = EvalMetrics> {
         let share = || (0_u32..=1000).prop_map(|thousandths| f64::from(thousandths) / 1000.0);
         let maybe = || proptest::option::of(share());
-        (maybe(), maybe(), maybe(), share(), share(), any::<u64>()).prop_map(
-            |(auc, logloss, ne, accuracy, base_rate, eval_samples)| EvalMetrics {
+        let calibration = (maybe(), maybe(), maybe());
+        (maybe(), maybe(), maybe(), share(), share(), calibration, any::<u64>()).prop_map(
+            |(auc, logloss, ne, accuracy, base_rate, calibration, eval_samples)| EvalMetrics {
                 auc,
                 logloss,
                 ne,
                 accuracy,
                 base_rate,
+                mean_prediction: calibration.0,
+                calibration: calibration.1,
+                calibration_error: calibration.2,
                 eval_samples,
             },
         )

@@ -22,6 +22,7 @@ pub mod table;
 
 use crate::error::{Error, Result};
 use crate::output::{self, say};
+use crate::report::lines;
 use arguments::CollectiveArguments;
 use backend::Backend;
 use job::{Answer, Outcome};
@@ -117,7 +118,7 @@ fn end_after(seconds: f64) {
     let watch = move || {
         std::thread::sleep(time);
         let error = Error::TimedOut { seconds };
-        say(format_args!("error: headlong bench: {error}"));
+        lines::to_stderr(&lines::error(&format!("headlong bench: {error}")));
         std::process::exit(i32::from(error.exit_code()));
     };
     // Where there is no thread to be had, the command runs without an end: its ranks have deadlines all the same.

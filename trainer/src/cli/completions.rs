@@ -32,7 +32,7 @@ complete -F _{function}_keys -o bashdefault {name}
     )
 }
 
-/// The command line with what its values can be, and with commands behind `launch`, which to the parser are just words.
+/// The command line with what its values can be, and with commands after `launch`, which to the parser are just words.
 fn command() -> Command {
     let command = with_values(Cli::command());
     let launched: Vec<Command> =

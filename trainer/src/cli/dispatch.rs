@@ -4,8 +4,8 @@ use super::completions;
 use super::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments};
 use crate::Registry;
 use crate::bench::collectives::{self, operation::Operation};
-use crate::error::{Error, Result, chain};
-use crate::output::say;
+use crate::error::Result;
+use crate::report::lines;
 use crate::{checkpoint_command, config_command, data_command, doctor, inference, output, plan_command};
 use clap::{CommandFactory as _, Parser as _};
 use std::path::Path;
@@ -38,7 +38,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
     match answer {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("error: {}", chain(&error)));
+            lines::last_words(&error);
             ExitCode::from(error.exit_code())
         }
     }

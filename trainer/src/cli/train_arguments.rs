@@ -1,6 +1,7 @@
 //! The flags of `headlong train`, which are also those of `plan` and `config`, and what they do to the configuration.
 
 use crate::Registry;
+use crate::command_line;
 use crate::config::{
     CacheData, Config, DeviceChoice, EvalEvery, Hybrid, OnBadRow, Precision, ScheduleChoice, TransportChoice,
     keys,
@@ -220,7 +221,7 @@ impl TrainArguments {
             trace: self.trace.clone(),
             dry_run: self.dry_run,
             origin,
-            command: command_line(std::env::args_os()),
+            command: command_line::quoted(&std::env::args_os().collect::<Vec<_>>()),
             registry: registry.clone(),
         };
         Ok((config, options))
@@ -266,9 +267,4 @@ impl TrainArguments {
 fn keys_of(set: &[String]) -> Vec<&'static str> {
     let written = set.iter().filter_map(|argument| argument.split_once('='));
     written.filter_map(|(key, _)| keys::resolve(key.trim(), "--set").ok()).collect()
-}
-
-/// What was typed, as the log shows it: names of files need not be UTF-8.
-fn command_line(words: impl Iterator<Item = OsString>) -> String {
-    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }

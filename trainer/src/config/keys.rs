@@ -97,7 +97,7 @@ keys! {
     "optimizer.dense.initial_accumulator": "Adagrad: first value of the accumulator",
     "optimizer.dense.beta1": "Adam: decay of the first moment",
     "optimizer.dense.beta2": "Adam: decay of the second moment",
-    "eval.every": "an integer: steps between evaluations; with a point: fraction of an epoch; 0: at the end alone",
+    "eval.every": "an integer: steps between evaluations; with a point: fraction of an epoch; 0: at the end alone. There is one at the end, and none right before it",
     "eval.batch_size": "samples of one evaluation batch",
     "eval.asynchronous": "whether training goes on while scores are sorted; changes no metric",
     "eval.target_auc": "training stops at the first evaluation that reaches it",

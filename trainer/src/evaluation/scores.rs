@@ -5,7 +5,7 @@
 //! changes a bit of a metric.
 
 use super::auc::{score_of, sort, sort_key};
-use crate::metrics::log_loss;
+use crate::metrics::{exact_probability, log_loss};
 
 /// Logits and labels of samples, one sortable 32-bit key a sample, a list for each class.
 #[derive(Clone, Debug, Default)]
@@ -119,12 +119,21 @@ pub struct Tally {
     doubled_wins: u128,
     /// Sum of the samples' losses, each rounded to a multiple of 2^-64 nats. At the largest number it is infinite.
     loss: u128,
+    /// For each bin of predicted probabilities: their sum, each rounded to a multiple of 2^-64, less the samples of label 1.
+    excess: [i128; CALIBRATION_BINS],
 }
 
-/// Units of [`Tally::loss`] in a nat.
-const UNITS_PER_NAT: f64 = 18_446_744_073_709_551_616.0;
+/// Bins of equal width in which predicted probabilities are compared with labels.
+pub const CALIBRATION_BINS: usize = 15;
+/// Units in one: of [`Tally::loss`] in a nat, of [`Tally::excess`] in a sample.
+const UNITS: f64 = 18_446_744_073_709_551_616.0;
 /// Words of a [`Tally`] that travels.
-pub(super) const TALLY_WORDS: usize = 9;
+pub(super) const TALLY_WORDS: usize = 9 + 2 * CALIBRATION_BINS;
+
+/// The bin of a probability. A border between two bins belongs to the upper one, and 1 to the last.
+fn bin_of(probability: f64) -> usize {
+    ((probability * CALIBRATION_BINS as f64) as usize).min(CALIBRATION_BINS - 1)
+}
 
 impl Tally {
     /// Of runs in rising order.
@@ -133,10 +142,16 @@ impl Tally {
         for [key, positives, negatives] in runs {
             let (positives, negatives, logit) = (u64::from(positives), u64::from(negatives), score_of(key));
             let loss = |is_positive, count: u64| {
+                if count == 0 {
+                    return 0;
+                }
                 // Rounds down, and to the largest number what lies above it.
-                let units = (log_loss(logit, is_positive) * UNITS_PER_NAT) as u128;
-                if count == 0 { 0 } else { units.saturating_mul(u128::from(count)) }
+                let units = (log_loss(logit, is_positive) * UNITS) as u128;
+                units.saturating_mul(u128::from(count))
             };
+            let probability = exact_probability(logit);
+            let predicted = (probability * UNITS) as i128 * i128::from(positives + negatives);
+            tally.excess[bin_of(probability)] += predicted - (i128::from(positives) << 64);
             tally.doubled_wins += u128::from(positives) * u128::from(2 * tally.negatives + negatives);
             tally.loss =
                 tally.loss.saturating_add(loss(true, positives)).saturating_add(loss(false, negatives));
@@ -160,25 +175,35 @@ impl Tally {
                 + above.doubled_wins
                 + 2 * u128::from(above.positives) * u128::from(self.negatives),
             loss: self.loss.saturating_add(above.loss),
+            excess: std::array::from_fn(|bin| self.excess[bin] + above.excess[bin]),
         }
     }
 
     pub(super) fn to_words(self) -> [u64; TALLY_WORDS] {
         let [no, yes] = self.not_numbers;
-        let halves = |number: u128| [number as u64, (number >> 64) as u64];
-        let ([wins, more_wins], [loss, more_loss]) = (halves(self.doubled_wins), halves(self.loss));
-        [self.positives, self.negatives, self.num_right, no, yes, wins, more_wins, loss, more_loss]
+        let mut words = [0; TALLY_WORDS];
+        words[..5].copy_from_slice(&[self.positives, self.negatives, self.num_right, no, yes]);
+        let excess = self.excess.map(i128::cast_unsigned);
+        let wide = [self.doubled_wins, self.loss].into_iter().chain(excess);
+        for (pair, number) in words[5..].chunks_exact_mut(2).zip(wide) {
+            pair.copy_from_slice(&[number as u64, (number >> 64) as u64]);
+        }
+        words
     }
 
     pub(super) fn from_words(words: &[u64]) -> Self {
-        let whole = |low: usize| u128::from(words[low]) | u128::from(words[low + 1]) << 64;
+        let wide = |index: usize| {
+            let low = 5 + 2 * index;
+            u128::from(words[low]) | u128::from(words[low + 1]) << 64
+        };
         Self {
             positives: words[0],
             negatives: words[1],
             num_right: words[2],
             not_numbers: [words[3], words[4]],
-            doubled_wins: whole(5),
-            loss: whole(7),
+            doubled_wins: wide(0),
+            loss: wide(1),
+            excess: std::array::from_fn(|bin| wide(2 + bin).cast_signed()),
         }
     }
 
@@ -210,6 +235,25 @@ impl Tally {
 
     /// Sum of the losses in nats; `None` where it is not finite (2^64 nats and more are not).
     pub fn loss_sum(&self) -> Option<f64> {
-        (self.loss < u128::MAX && !self.has_not_numbers()).then(|| self.loss as f64 / UNITS_PER_NAT)
+        (self.loss < u128::MAX && !self.has_not_numbers()).then(|| self.loss as f64 / UNITS)
+    }
+
+    /// Mean of the predicted probabilities; `None` without samples, or where a logit is not a number.
+    pub fn mean_prediction(&self) -> Option<f64> {
+        let predicted = self.excess.iter().sum::<i128>() + (i128::from(self.positives) << 64);
+        self.per_sample(predicted)
+    }
+
+    /// Expected calibration error: over [`CALIBRATION_BINS`] bins of equal width, the mean of |mean prediction − share of label 1|,
+    /// weighted by the bins' samples. `None` as [`Tally::mean_prediction`].
+    pub fn calibration_error(&self) -> Option<f64> {
+        // A bin's samples cancel: n_b · |predicted_b / n_b − positives_b / n_b|.
+        self.per_sample(self.excess.iter().map(|excess| excess.abs()).sum())
+    }
+
+    /// `sum` units, divided by the samples: the one division is all that is rounded.
+    fn per_sample(&self, sum: i128) -> Option<f64> {
+        let samples = self.num_samples();
+        (samples > 0 && !self.has_not_numbers()).then(|| sum as f64 / UNITS / samples as f64)
     }
 }

@@ -1,5 +1,6 @@
 //! What the other ranks say goes to standard error, each line with its rank: standard output is rank 0's alone.
 
+use crate::report::Bar;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::thread::JoinHandle;
 
@@ -14,10 +15,10 @@ pub fn forward(rank: usize, pipe: impl Read + Send + 'static) -> Option<JoinHand
 
 fn copy_lines(rank: usize, pipe: impl Read) {
     let mut reader = BufReader::new(pipe);
-    let mut line = Vec::new();
+    let (mut line, begin) = (Vec::new(), format!("{}[rank {rank}] ", Bar::way_off()));
     loop {
         line.clear();
-        line.extend(format!("[rank {rank}] ").into_bytes());
+        line.extend_from_slice(begin.as_bytes());
         let before = line.len();
         match (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line) {
             Ok(_) if line.len() > before => {}

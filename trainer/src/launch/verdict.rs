@@ -57,7 +57,9 @@ pub fn judge(outcomes: &[Outcome], forwarded: Option<i32>, grace: Duration) -> R
             matches!(end, End::Code(0)) || end == End::Signal(signal) || end == End::Code(128 + signal)
         };
         if outcomes.iter().all(|outcome| asked(outcome.end)) {
-            return Err(Error::Interrupted { signal });
+            // Rank 0 has said what was saved, where it had the time to.
+            let is_said = outcomes.iter().any(|one| one.rank == 0 && one.end == End::Code(128 + signal));
+            return Err(Error::Interrupted { signal, outcome: (!is_said).then(String::new) });
         }
     }
     let victims: Vec<String> = outcomes
@@ -138,6 +140,13 @@ mod tests {
     fn ranks_that_were_asked_to_end_have_not_failed() {
         let asked = [(End::Code(130), 10), (End::Signal(2), 11), (End::Code(0), 12)];
         assert_eq!(verdict(&asked, Some(2)), Some(("stopped by SIGINT".into(), 130)));
+        for (ends, is_said) in [(asked, true), ([asked[1], asked[0], asked[2]], false)] {
+            let outcome =
+                |(rank, (end, at)): (usize, (End, u64))| Outcome { rank, end, at: Duration::from_millis(at) };
+            let outcomes: Vec<Outcome> = ends.into_iter().enumerate().map(outcome).collect();
+            let error = judge(&outcomes, Some(2), Duration::ZERO).unwrap_err();
+            assert_eq!(matches!(error, Error::Interrupted { outcome: None, .. }), is_said, "{error}");
+        }
         let not_all = [(End::Code(130), 10), (End::Code(1), 11)];
         assert!(verdict(&not_all, Some(2)).is_some_and(|(text, _)| text.starts_with("rank")));
     }

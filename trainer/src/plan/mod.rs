@@ -10,6 +10,7 @@ mod device;
 pub mod evaluation;
 pub mod hybrid;
 mod memory;
+mod summary;
 pub mod text;
 pub mod tuned;
 

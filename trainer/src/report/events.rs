@@ -76,7 +76,7 @@ pub struct Scaling {
 
 impl std::fmt::Display for Scaling {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "  loss scale {}, {} steps skipped", self.loss_scale, self.skipped_steps)
+        write!(formatter, "loss scale {}, {} steps skipped", self.loss_scale, self.skipped_steps)
     }
 }
 

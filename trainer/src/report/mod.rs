@@ -2,33 +2,38 @@
 //!
 //! Results (the plan, evaluations, the end) go to standard output, progress and warnings to standard error. Where the
 //! JSON log goes to standard output, it alone does, and everything else goes to standard error. Escape codes are written
-//! to a terminal only.
+//! to a terminal only, and lines are folded there alone.
 
+mod bar;
 pub mod events;
 mod format;
 mod json_log;
+pub mod lines;
 
+pub use bar::{Bar, Fact};
 pub use events::{At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Scaling, Start, Step};
 pub use format::{bytes, count, duration};
 pub use json_log::JsonLog;
 
 use crate::cli::LogTarget;
 use crate::error::{Error, Result, chain};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-/// The bar is full at this position.
-const BAR_UNITS: u64 = 10_000;
+/// The bar's facts are renewed at most this often.
+const SHOWN_EVERY: Duration = Duration::from_millis(500);
 
 /// Says what a run does.
 #[derive(Debug)]
 pub struct Reporter {
     log: Option<JsonLog>,
     results_to_stderr: bool,
-    bar: Option<ProgressBar>,
+    /// Says nothing but the log.
+    is_quiet: bool,
+    bar: Option<Bar>,
     started: Instant,
+    shown: Option<Instant>,
     first_fraction: Option<(f64, Instant)>,
     fraction: f64,
 }
@@ -43,8 +48,10 @@ impl Reporter {
         Ok(Self {
             results_to_stderr: log == Some(&LogTarget::Stdout),
             log: log.map(|target| JsonLog::open(target, resumed, started)).transpose()?,
-            bar: std::io::stderr().is_terminal().then(new_bar),
+            is_quiet: false,
+            bar: Bar::on_terminal(),
             started,
+            shown: None,
             first_fraction: None,
             fraction: 0.0,
         })
@@ -55,8 +62,10 @@ impl Reporter {
         Self {
             log,
             results_to_stderr: true,
-            bar: Some(ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())),
+            is_quiet: true,
+            bar: None,
             started: Instant::now(),
+            shown: None,
             first_fraction: None,
             fraction: 0.0,
         }
@@ -77,28 +86,26 @@ impl Reporter {
 
     /// A result for people, such as the plan or a table: one or more lines on standard output.
     pub fn result(&self, text: &str) {
-        let to_stderr = self.results_to_stderr;
+        if self.results_to_stderr {
+            return self.note(text);
+        }
+        let folded = lines::fold(text.trim_end(), lines::width(std::io::stdout()));
+        // Note: a closed pipe must not end a training run, so failures to print are not errors.
         self.beside_bar(|| {
-            // Note: a closed pipe must not end a training run, so failures to print are not errors.
-            let _ = if to_stderr {
-                writeln!(std::io::stderr(), "{}", text.trim_end())
-            } else {
-                let mut out = std::io::stdout();
-                writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush())
-            };
+            let mut out = std::io::stdout();
+            let _ = writeln!(out, "{folded}").and_then(|()| out.flush());
         });
     }
 
     /// A remark for people: lines on standard error.
     pub fn note(&self, text: &str) {
-        self.beside_bar(|| {
-            let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
-        });
+        let folded = lines::fold(text.trim_end(), lines::width(std::io::stderr()));
+        self.beside_bar(|| lines::to_stderr(&folded));
     }
 
     fn beside_bar(&self, print: impl FnOnce()) {
         match &self.bar {
-            Some(bar) if bar.is_hidden() => {}
+            _ if self.is_quiet => {}
             Some(bar) => bar.suspend(print),
             None => print(),
         }
@@ -115,7 +122,7 @@ impl Reporter {
             self.first_fraction.get_or_insert((self.fraction, Instant::now()));
         }
         if let Some(bar) = &self.bar {
-            bar.set_position((self.fraction * BAR_UNITS as f64) as u64);
+            bar.advance(self.fraction);
         }
     }
 
@@ -126,27 +133,33 @@ impl Reporter {
         (done > 0.0).then(|| since.elapsed().as_secs_f64() * (1.0 - self.fraction) / done)
     }
 
-    /// Progress, every `train.log_every` steps.
+    /// Whether somebody watches a bar whose facts are old.
+    pub fn is_progress_due(&self) -> bool {
+        self.bar.is_some() && self.shown.is_none_or(|shown| shown.elapsed() >= SHOWN_EVERY)
+    }
+
+    /// Progress since the last call, for the bar alone.
+    pub fn progress(&mut self, at: At, step: &Step) {
+        self.shown = Some(Instant::now());
+        let Some(bar) = &self.bar else { return };
+        let mut facts = vec![
+            (1, format!("step {}", count(at.step))),
+            (0, loss_text(step)),
+            (3, format!("{} samples/s", count(step.samples_per_s as u64))),
+            (5, format!("data wait {:.1} %", step.data_wait_share * 100.0)),
+        ];
+        facts.extend(step.scaling.map(|scaling| (6, scaling.to_string())));
+        facts.extend(self.seconds_left().map(|left| (2, format!("ETA {}", duration(left)))));
+        bar.show(facts);
+    }
+
+    /// Progress, every `train.log_every` steps: a line where there is no bar.
     ///
     /// # Errors
     /// As [`Reporter::start`].
     pub fn step(&mut self, at: At, step: &Step) -> Result<()> {
-        let left = self.seconds_left().map_or(String::new(), |left| format!("  ETA {}", duration(left)));
-        let numbers = format!(
-            "loss {:.5}  {} samples/s  data wait {:.1} %{}{left}",
-            step.loss,
-            count(step.samples_per_s as u64),
-            step.data_wait_share * 100.0,
-            step.scaling.map_or(String::new(), |scaling| scaling.to_string()),
-        );
-        match &self.bar {
-            Some(bar) => bar.set_message(format!("step {}  {numbers}", count(at.step))),
-            None => self.note(&format!(
-                "step {}  samples {}  lr {}  {numbers}",
-                count(at.step),
-                count(at.samples),
-                step.learning_rate
-            )),
+        if self.bar.is_none() {
+            self.note(&step_text(at, step, self.seconds_left()));
         }
         self.set_position(at);
         self.log_event("step", step)
@@ -197,7 +210,8 @@ impl Reporter {
     /// # Errors
     /// As [`Reporter::start`].
     pub fn warning(&mut self, message: &str, fields: Map<String, Value>) -> Result<()> {
-        self.note(&format!("warning: {message}"));
+        let text = lines::warning(message, lines::width(std::io::stderr()));
+        self.beside_bar(|| lines::to_stderr(&text));
         self.log_message("warning", message, fields)
     }
 
@@ -236,9 +250,8 @@ impl Reporter {
     }
 
     fn finish_bar(&mut self) {
-        if let Some(bar) = self.bar.as_ref().filter(|bar| !bar.is_hidden()) {
-            bar.finish_and_clear();
-            self.bar = None;
+        if let Some(bar) = self.bar.take() {
+            bar.clear();
         }
     }
 
@@ -258,13 +271,23 @@ impl Reporter {
     }
 }
 
-fn new_bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {elapsed_precise}  {msg}");
-    let style = style.expect("the template is a constant and well formed");
-    let bar = ProgressBar::with_draw_target(Some(BAR_UNITS), ProgressDrawTarget::stderr()).with_style(style);
-    // The clock goes on while data is awaited.
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
+fn loss_text(step: &Step) -> String {
+    format!("loss {:.5}", step.loss)
+}
+
+/// Progress as a line.
+fn step_text(at: At, step: &Step, seconds_left: Option<f64>) -> String {
+    let scaling = step.scaling.map_or(String::new(), |scaling| format!("  {scaling}"));
+    let left = seconds_left.map_or(String::new(), |left| format!("  ETA {}", duration(left)));
+    format!(
+        "step {}  samples {}  lr {}  {}  {} samples/s  data wait {:.1} %{scaling}{left}",
+        count(at.step),
+        count(at.samples),
+        step.learning_rate,
+        loss_text(step),
+        count(step.samples_per_s as u64),
+        step.data_wait_share * 100.0,
+    )
 }
 
 /// Why a run has ended: `target_auc, by the weights of step 3,200`.
@@ -277,22 +300,28 @@ fn reason_text(done: &Done) -> String {
     }
 }
 
-/// An evaluation as text: `AUC 0.76380  log loss 0.48500  NE 0.84400  accuracy 77.61 % (base rate 26.12 %)  …`.
+/// An evaluation as text: `AUC 0.76380  log loss 0.48500  NE 0.84400  calibration 0.934  …`.
 pub fn eval_text(eval: &Eval) -> String {
     let metrics = &eval.metrics;
-    let or_undefined =
-        |value: Option<f64>| value.map_or("undefined".to_owned(), |value| format!("{value:.5}"));
-    format!(
-        "AUC {}  log loss {}  NE {}  accuracy {:.2} % (always \"no\" {:.2} %, click rate {:.2} %)  {} samples in {}",
-        or_undefined(metrics.auc),
-        or_undefined(metrics.logloss),
-        or_undefined(metrics.ne),
-        metrics.accuracy * 100.0,
-        (1.0 - metrics.base_rate) * 100.0,
-        metrics.base_rate * 100.0,
-        count(metrics.eval_samples),
-        duration(eval.eval_s)
-    )
+    let or_undefined = |value: Option<f64>, digits: usize| {
+        value.map_or("undefined".to_owned(), |value| format!("{value:.digits$}"))
+    };
+    let predicted = metrics.mean_prediction.map(|mean| 100.0 * mean);
+    [
+        format!("AUC {}", or_undefined(metrics.auc, 5)),
+        format!("log loss {}", or_undefined(metrics.logloss, 5)),
+        format!("NE {}", or_undefined(metrics.ne, 5)),
+        format!("calibration {}", or_undefined(metrics.calibration, 3)),
+        format!("calibration error {}", or_undefined(metrics.calibration_error, 5)),
+        format!("click rate {:.2} % (predicted {} %)", 100.0 * metrics.base_rate, or_undefined(predicted, 2)),
+        format!(
+            "accuracy {:.2} % (always \"no\" {:.2} %)",
+            100.0 * metrics.accuracy,
+            100.0 * (1.0 - metrics.base_rate)
+        ),
+        format!("{} samples in {}", count(metrics.eval_samples), duration(eval.eval_s)),
+    ]
+    .join("  ")
 }
 
 /// Largest resident memory of this process so far, in bytes.

@@ -30,6 +30,9 @@ fn metrics() -> EvalMetrics {
         ne: None,
         accuracy: 0.8,
         base_rate: 0.25,
+        mean_prediction: Some(0.24),
+        calibration: Some(0.96),
+        calibration_error: None,
         eval_samples: 1000,
     }
 }
@@ -89,7 +92,21 @@ fn the_log_has_the_promised_keys() {
     let promised: [(&str, &[&str]); 7] = [
         ("start", &["version", "command", "config", "plan", "data", "seed"]),
         ("step", &["loss", "learning_rate", "samples_per_s", "data_wait_share", "eval_share"]),
-        ("eval", &["auc", "logloss", "ne", "accuracy", "base_rate", "eval_samples", "eval_s"]),
+        (
+            "eval",
+            &[
+                "auc",
+                "logloss",
+                "ne",
+                "accuracy",
+                "base_rate",
+                "mean_prediction",
+                "calibration",
+                "calibration_error",
+                "eval_samples",
+                "eval_s",
+            ],
+        ),
         ("checkpoint", &["path", "bytes", "seconds"]),
         ("warning", &["message", "file", "line"]),
         ("error", &["message", "exit_code"]),
@@ -191,10 +208,18 @@ fn the_time_left_follows_the_pace() {
 }
 
 #[test]
-fn an_evaluation_names_the_base_rate_beside_the_accuracy() {
+fn an_evaluation_names_the_base_rate_beside_accuracy_and_prediction() {
     let text = eval_text(&Eval { metrics: metrics(), eval_s: 0.25, known_at_step: Some(103) });
-    assert!(text.contains("accuracy 80.00 % (always \"no\" 75.00 %, click rate 25.00 %)"), "{text}");
-    assert!(text.contains("AUC 0.75000") && text.contains("NE undefined"), "{text}");
+    for fact in [
+        "AUC 0.75000",
+        "NE undefined",
+        "calibration 0.960",
+        "calibration error undefined",
+        "click rate 25.00 % (predicted 24.00 %)",
+        "accuracy 80.00 % (always \"no\" 75.00 %)",
+    ] {
+        assert!(text.split("  ").any(|found| found == fact), "{fact}: {text}");
+    }
 }
 
 #[test]

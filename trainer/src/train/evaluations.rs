@@ -10,6 +10,8 @@
 //!                                 metrics are known, the run stops where they reach the target
 //! ```
 //!
+//! Where the run's end is known, an evaluation that would come right before it is left to the one at the end.
+//!
 //! Ranks of their own (`--eval-ranks`) have the whole time to the next evaluation: their metrics are looked at right before it.
 
 use super::Run;
@@ -18,6 +20,16 @@ use crate::report::{At, Eval, count};
 
 /// The metrics of an evaluation are looked at a sixteenth of the way to the next one.
 const PART_OF_INTERVAL: u64 = 16;
+
+/// An evaluation that would come within this part of the interval before the run's end is left to the one at the end.
+const PART_LEFT_TO_THE_END: u64 = 10;
+
+/// Whether the evaluation that is due at `step`, where there are `every` steps between evaluations, is left to the one at the end of
+/// the run: a fraction of an epoch is rounded down to steps, so that its last multiple is a few steps short of the end.
+fn is_left_to_the_end(step: u64, every: u64, end: Option<u64>) -> bool {
+    let rest = end.map_or(u64::MAX, |end| end.saturating_sub(step));
+    0 < rest && rest < every && rest <= every.div_ceil(PART_LEFT_TO_THE_END)
+}
 
 /// Steps after an evaluation at which its metrics are looked at, where there are `every` steps between evaluations.
 fn known_after(every: u64) -> u64 {
@@ -36,7 +48,7 @@ impl Run<'_> {
                 _ => {}
             }
         }
-        if !self.is_target_reached(step) && step.is_multiple_of(every) {
+        if !self.is_target_reached(step) && step.is_multiple_of(every) && !self.is_left_to_the_end(every) {
             self.begin_evaluation()?;
             if known_after == 0 {
                 self.conclude_evaluation()?;
@@ -60,6 +72,12 @@ impl Run<'_> {
     /// Whether an evaluation has reached the target for which the run stops at `step` or before.
     fn is_target_reached(&self, step: u64) -> bool {
         self.session.memory().reached.is_some_and(|(due, auc)| step >= due && self.reaches_target(auc))
+    }
+
+    /// Not where a target or MLPerf's log counts evaluations: there, each is where the rule has it.
+    fn is_left_to_the_end(&self, every: u64) -> bool {
+        let counts = self.config.eval.target_auc.is_some() || self.options.mllog.is_some();
+        !counts && is_left_to_the_end(self.session.steps(), every, self.ends_at_step)
     }
 
     /// None where every evaluation is waited for: because that was asked for, or because the best checkpoint is kept, which can only be
@@ -116,10 +134,21 @@ impl Run<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::known_after;
+    use super::{is_left_to_the_end, known_after};
 
     #[test]
     fn metrics_are_known_before_the_next_evaluation_is_scored() {
         assert_eq!([1, 2, 16, 17, 3200].map(known_after), [1, 1, 1, 2, 200]);
+    }
+
+    #[test]
+    fn the_end_takes_the_place_of_an_evaluation_right_before_it() {
+        let is_left = |step, every, end| is_left_to_the_end(step, every, Some(end));
+        // A quarter of 3,125 steps.
+        assert_eq!([781, 1562, 2343, 3124].map(|step| is_left(step, 781, 3125)), [false, false, false, true]);
+        assert_eq!([10, 11].map(|rest| is_left(100, 100, 100 + rest)), [true, false]);
+        assert!(!is_left(100, 100, 100), "at the end itself there is one");
+        assert!(!is_left(5, 1, 6), "every step was asked for");
+        assert!(!is_left_to_the_end(3124, 781, None), "the end is not known");
     }
 }

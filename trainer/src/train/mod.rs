@@ -29,7 +29,7 @@ use crate::trace::Record;
 use headlong_reader::Reader as _;
 use progress::Meter;
 use serde_json::Map;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -56,8 +56,10 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         false => Reporter::quiet(None),
     };
     let outcome = run_with(&mut job, options, resumed.as_ref(), &mut reporter);
-    if let Err(error) = &outcome {
-        reporter.error(error, remarks::place(error))?;
+    match &outcome {
+        // The event `done` has said it, with the signal as its reason.
+        Err(Error::Interrupted { .. }) | Ok(()) => {}
+        Err(error) => reporter.error(error, remarks::place(error))?,
     }
     outcome
 }
@@ -98,7 +100,7 @@ fn run_with(
         train_rows: rows,
         mllog,
         meter: Meter::new(&session),
-        saved_at_step: None,
+        saved: None,
         is_first_step: true,
         best_possible_auc: prepared.synthetic.as_ref().map(|report| report.best_auc),
         stop,
@@ -301,7 +303,8 @@ struct Run<'a> {
     eval_every: Option<u64>,
     train_rows: Option<u64>,
     mllog: Option<MlLog>,
-    saved_at_step: Option<u64>,
+    /// The last checkpoint, and its step.
+    saved: Option<(u64, PathBuf)>,
     is_first_step: bool,
     /// The synthetic data's best possible AUC, where that is the data.
     best_possible_auc: Option<f64>,
@@ -358,6 +361,11 @@ impl Run<'_> {
         let at = self.at();
         let fraction = self.meter.fraction(&self.session, self.ends_at_step, self.config.train.epochs);
         self.reporter.advance(at, fraction);
+        if self.reporter.is_progress_due()
+            && let Some(step) = self.meter.look(&self.session)
+        {
+            self.reporter.progress(at, &step);
+        }
         if at.step.is_multiple_of(self.config.train.log_every.max(1)) {
             self.session.settle()?;
             let step = self.meter.report(&self.session);
@@ -385,7 +393,7 @@ impl Run<'_> {
         self.conclude_evaluation()?;
         let started = Instant::now();
         let Some(report) = self.session.save(finished)? else { return Ok(()) };
-        self.saved_at_step = Some(self.session.steps());
+        self.saved = Some((self.session.steps(), report.path.clone()));
         let seconds = started.elapsed().as_secs_f64();
         let at = self.at();
         let event = report::Checkpoint { path: report.path, bytes: report.bytes, seconds };
@@ -396,7 +404,8 @@ impl Run<'_> {
     /// Saves, says the last words and ends with the signal's exit code.
     fn interrupted(&mut self, signal: i32) -> Result<()> {
         self.conclude_evaluation()?;
-        if self.saved_at_step != Some(self.session.steps()) {
+        let step = self.session.steps();
+        if self.saved.as_ref().is_none_or(|(saved_at, _)| *saved_at != step) {
             self.save(None)?;
         }
         if self.config.checkpoint.dir.is_none() {
@@ -408,7 +417,10 @@ impl Run<'_> {
         let at = self.at();
         self.reporter.done(at, &done)?;
         self.session.crew().close()?;
-        Err(Error::Interrupted { signal })
+        let folder = self.saved.as_ref().map(|(_, folder)| folder.as_path());
+        let is_alone = !self.session.crew().has_remote_ranks();
+        let outcome = self.session.crew().leads().then(|| remarks::stopped(step, folder, is_alone));
+        Err(Error::Interrupted { signal, outcome })
     }
 
     fn finish(&mut self, reason: &str) -> Result<()> {
@@ -425,7 +437,11 @@ impl Run<'_> {
         }
         if let Some(file) = &self.options.trace {
             let file = self.session.crew().write_trace(file)?;
-            self.reporter.note(&format!("trace {}: open it with https://ui.perfetto.dev", file.display()));
+            let what = match crate::trace::is_picture(&file) {
+                true => "a picture of the last step, for any browser",
+                false => "open it with https://ui.perfetto.dev",
+            };
+            self.reporter.note(&format!("trace {}: {what}", file.display()));
         }
         self.say_what_is_wrong_with_the_data()?;
         let reached = done.last_eval.and_then(|eval| eval.metrics.auc).zip(self.best_possible_auc);

@@ -3,7 +3,7 @@
 use crate::Registry;
 use crate::checkpoint::Checkpoint;
 use crate::cli::TrainOptions;
-use crate::config::{Config, Ids};
+use crate::config::{Config, Ids, OnBadRow};
 use crate::data::{self, EvaluationData, failed};
 use crate::dictionary::RunDictionary;
 use crate::error::Result;
@@ -17,6 +17,7 @@ use headlong_comm::Topology;
 use headlong_device::pool::Pool;
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::IdMapper;
+use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHot;
 use headlong_reader::synthetic::{self, SyntheticOptions, SyntheticReport};
@@ -72,6 +73,7 @@ impl Prepared {
         if prepared.train.is_empty() {
             prepared.make_synthetic(config, threads, reporter)?;
         } else {
+            check_beginning(config, &prepared.train)?;
             prepared.train_rows = data::known_samples(config, &prepared.train)?;
         }
         prepared.needs_no_bags = !data::is_drawn(config, &[&prepared.train, &prepared.valid])?;
@@ -153,7 +155,8 @@ impl Prepared {
         Ok(())
     }
 
-    /// Prints the plan and refuses what does not fit; `options` say where the configuration is from and what kinds of tables there are.
+    /// Prints the plan, briefly unless it is all that was asked for, and refuses what does not fit; `options` say where the
+    /// configuration is from and what kinds of tables there are.
     ///
     /// # Errors
     /// [`crate::Error::DoesNotFit`]; tables that their kinds refuse.
@@ -176,7 +179,9 @@ impl Prepared {
             registry,
         };
         let plan = Plan::new(config, &facts);
-        reporter.result(&format!("plan of {}\n{}", options.origin, plan.to_text()));
+        let is_asked_for = options.dry_run || !plan.fits;
+        let text = if is_asked_for { plan.to_text() } else { plan.summary() };
+        reporter.result(&format!("plan of {}\n{text}", options.origin));
         plan.check(config, registry)?;
         if let Some(count) = config.run.eval_ranks {
             let facts = Facts { split: None, ..facts };
@@ -243,5 +248,24 @@ impl Prepared {
             valid_rows,
             synthetic: self.synthetic.is_some(),
         }
+    }
+}
+
+/// Refuses training data that begins with something else than the configuration says, before anything is planned for it.
+///
+/// # Errors
+/// The first line or header that is not what is expected.
+fn check_beginning(config: &Config, files: &[DataFile]) -> Result<()> {
+    if data::format_of(config, files)? == Format::Criteo {
+        if config.data.on_bad_row == OnBadRow::Skip {
+            return Ok(());
+        }
+        // Whether a column is missing or the labels are, the parser says when it comes there.
+        return files.iter().try_for_each(|file| data::is_labelled(config, file).map(drop));
+    }
+    // What is opened of a pipe in another format is gone.
+    match files.iter().any(DataFile::is_stream) {
+        true => Ok(()),
+        false => data::check_columns(config, &*data::open_source(config, files, 1)?, true),
     }
 }

@@ -5,17 +5,36 @@ use crate::session::{Enqueued, Session};
 use headlong_reader::Reader as _;
 use std::time::{Duration, Instant};
 
-/// Adds up what happens between two `step` events.
-pub struct Meter {
-    begun: Instant,
-    samples_before: u64,
+/// What has happened since a moment: losses, samples, waiting.
+struct Window {
     since: Instant,
     loss_sum: f64,
     loss_samples: u64,
     samples: u64,
-    learning_rate: f64,
     wait_before: Duration,
     evaluated_before: Duration,
+}
+
+impl Window {
+    fn new(session: &Session) -> Self {
+        Self {
+            since: Instant::now(),
+            loss_sum: 0.0,
+            loss_samples: 0,
+            samples: 0,
+            wait_before: session.data_wait(),
+            evaluated_before: session.evaluation_time(),
+        }
+    }
+}
+
+/// Adds up what happens between two `step` events, and between two looks at the bar.
+pub struct Meter {
+    begun: Instant,
+    samples_before: u64,
+    logged: Window,
+    shown: Window,
+    learning_rate: f64,
     last_eval: Option<Eval>,
     scaling: Option<Scaling>,
 }
@@ -26,13 +45,9 @@ impl Meter {
         Self {
             begun: Instant::now(),
             samples_before: session.samples(),
-            since: Instant::now(),
-            loss_sum: 0.0,
-            loss_samples: 0,
-            samples: 0,
+            logged: Window::new(session),
+            shown: Window::new(session),
             learning_rate: 0.0,
-            wait_before: session.data_wait(),
-            evaluated_before: session.evaluation_time(),
             last_eval: None,
             scaling: None,
         }
@@ -40,15 +55,19 @@ impl Meter {
 
     /// Counts a step, and the losses that have come meanwhile.
     pub fn add(&mut self, step: &Enqueued, session: &Session) {
-        self.samples += step.num_samples;
         self.learning_rate = step.learning_rate;
+        for window in [&mut self.logged, &mut self.shown] {
+            window.samples += step.num_samples;
+        }
         self.add_losses(session);
     }
 
     fn add_losses(&mut self, session: &Session) {
         session.take_losses(&mut |step| {
-            self.loss_sum += step.loss * step.num_samples as f64;
-            self.loss_samples += step.num_samples as u64;
+            for window in [&mut self.logged, &mut self.shown] {
+                window.loss_sum += step.loss * step.num_samples as f64;
+                window.loss_samples += step.num_samples as u64;
+            }
             self.scaling = step.scaling.map(|state| Scaling {
                 loss_scale: f64::from(state.scale),
                 skipped_steps: state.num_skipped,
@@ -66,22 +85,34 @@ impl Meter {
         self.last_eval
     }
 
-    /// The steps since the last report, which it starts anew.
+    /// The steps since the last report.
     pub fn report(&mut self, session: &Session) -> Step {
-        let seconds = self.since.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
-        let (waited, evaluated) = (session.data_wait(), session.evaluation_time());
         self.add_losses(session);
-        let step = Step {
-            loss: self.loss_sum / self.loss_samples.max(1) as f64,
+        let window = std::mem::replace(&mut self.logged, Window::new(session));
+        self.rates(&window, session)
+    }
+
+    /// The steps since the last look; `None` where the loss of none of them is known.
+    pub fn look(&mut self, session: &Session) -> Option<Step> {
+        self.add_losses(session);
+        if self.shown.loss_samples == 0 {
+            return None;
+        }
+        let window = std::mem::replace(&mut self.shown, Window::new(session));
+        Some(self.rates(&window, session))
+    }
+
+    fn rates(&self, window: &Window, session: &Session) -> Step {
+        let seconds = window.since.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
+        let (waited, evaluated) = (session.data_wait(), session.evaluation_time());
+        Step {
+            loss: window.loss_sum / window.loss_samples.max(1) as f64,
             learning_rate: self.learning_rate,
-            samples_per_s: self.samples as f64 / seconds,
-            data_wait_share: share(waited.saturating_sub(self.wait_before), seconds),
-            eval_share: share(evaluated.saturating_sub(self.evaluated_before), seconds),
+            samples_per_s: window.samples as f64 / seconds,
+            data_wait_share: share(waited.saturating_sub(window.wait_before), seconds),
+            eval_share: share(evaluated.saturating_sub(window.evaluated_before), seconds),
             scaling: self.scaling,
-        };
-        (self.since, self.wait_before, self.evaluated_before) = (Instant::now(), waited, evaluated);
-        (self.loss_sum, self.loss_samples, self.samples) = (0.0, 0, 0);
-        step
+        }
     }
 
     /// Samples a second since the meter was made, evaluations and checkpoints included.

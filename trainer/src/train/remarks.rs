@@ -2,11 +2,13 @@
 
 use super::prepare::SYNTHETIC_FOLDER;
 use crate::checkpoint::CheckpointError;
+use crate::command_line;
 use crate::config::Config;
 use crate::error::Error;
 use crate::report::count;
 use headlong_reader::{ReaderError, SkipReport};
 use serde_json::{Map, Value, json};
+use std::path::Path;
 
 /// The fields of the `error` event that identify the place: `file`, `line`, `step`, `key`, as far as the error knows.
 pub fn place(error: &Error) -> Map<String, Value> {
@@ -83,6 +85,19 @@ pub fn one_class(samples: u64, label: f32) -> String {
          and are the rows shuffled?",
         count(samples)
     )
+}
+
+/// How a sentence goes on that begins with "stopped by SIGINT": where, what was saved, how to go on.
+pub fn stopped(step: u64, saved: Option<&Path>, is_alone: bool) -> String {
+    let step = count(step);
+    let Some(folder) = saved else {
+        return format!(" at step {step}: nothing was saved; --checkpoint-dir DIR would have kept the model");
+    };
+    let how = match command_line::resuming(is_alone) {
+        Some(command) => format!("\n  {command}"),
+        None => " the same command and --resume".to_owned(),
+    };
+    format!(" at step {step}: checkpoint {} saved; continue with{how}", folder.display())
 }
 
 /// What the run came to and where it was written. `reached` is the AUC and the best possible one, where that is known.

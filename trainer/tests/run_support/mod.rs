@@ -160,6 +160,13 @@ impl Run {
         self
     }
 
+    /// The same, started by `headlong launch` as `ranks` processes.
+    pub fn launched(self, ranks: usize) -> Self {
+        let mut arguments = vec!["launch".to_owned(), "-n".to_owned(), ranks.to_string(), "--".to_owned()];
+        arguments.extend(self.arguments);
+        Self { arguments, ..self }
+    }
+
     /// The arguments, for a shell that sets something up first.
     pub fn arguments(&self) -> &[String] {
         &self.arguments
