@@ -10,6 +10,7 @@ use crate::config::{
 };
 use crate::engine::{Engine, StepLoss, StepRates};
 use crate::error::{Error, Result};
+use crate::input::read_text;
 use crate::lanes::Lanes;
 use crate::machine::{unusable, use_instructions};
 use crate::report::ExchangeBytes;
@@ -135,11 +136,7 @@ fn nccl_feature(choice: FeatureChoice) -> Feature {
 /// A file that cannot be read, or makes no sense.
 pub fn tuned_comm_options(config: &Config) -> Result<CommOptions> {
     let Some(path) = &config.comm.tuning else { return Ok(comm_options(config)) };
-    let text = std::fs::read_to_string(path).map_err(|source| Error::Io {
-        action: "read",
-        path: path.clone(),
-        source,
-    })?;
+    let text = read_text(path).map_err(Error::io("read", path))?;
     let tuning = Tuning::read(&text)
         .map_err(|error| Error::config("comm.tuning", format!("{}: {error}", path.display())))?;
     Ok(CommOptions { tuning: Some(Arc::new(tuning)), ..comm_options(config) })

@@ -98,6 +98,7 @@ pub mod data;
 pub mod drift;
 pub mod engine;
 pub mod inference;
+mod input;
 pub mod job;
 pub mod lanes;
 pub mod placement;

@@ -9,6 +9,7 @@ use crate::config::{
 use crate::crew::{comm_options, tuned_comm_options};
 use crate::data::failed;
 use crate::error::{Error, Result};
+use crate::input::read_text;
 use crate::machine::Machine;
 use crate::plan;
 use headlong_comm::Topology;
@@ -157,11 +158,7 @@ fn costs(config: &Config) -> Result<Costs> {
     let Some(path) = &config.hybrid.latency_table else {
         return Ok(tuned_costs(config)?.unwrap_or_else(|| Costs::of_transport(config.run.transport.name())));
     };
-    let text = std::fs::read_to_string(path).map_err(|source| Error::Io {
-        action: "read",
-        path: path.clone(),
-        source,
-    })?;
+    let text = read_text(path).map_err(Error::io("read", path))?;
     toml::from_str(&text).map_err(|error| {
         Error::config("hybrid.latency_table", format!("{}: {}", path.display(), error.message()))
     })

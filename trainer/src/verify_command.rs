@@ -4,6 +4,7 @@ use crate::cli::JsonOutput;
 use crate::data_command::require_files;
 use crate::described::DescribedArguments;
 use crate::error::{Error, Result};
+use crate::input::read_text;
 use crate::machine;
 use crate::output;
 use crate::report::count;
@@ -91,7 +92,7 @@ fn verify_samples(format: Format, arguments: &VerifyArguments) -> Result<()> {
 
 /// Compares the MD5 of each of `files` with its line in `sums`.
 fn check_sums(sums: &Path, files: &[DataFile]) -> Result<()> {
-    let text = std::fs::read_to_string(sums).map_err(Error::io("read", sums))?;
+    let text = read_text(sums).map_err(Error::io("read", sums))?;
     for file in files {
         let name = file.path().file_name().unwrap_or_default().to_string_lossy();
         // `md5sum` puts two blanks, or a blank and an asterisk, before a path.

@@ -419,3 +419,16 @@ fn names_that_are_not_utf_8_are_read_and_shown() {
     let ended = run(&["data", "verify"], &label);
     assert!(ended.stderr.contains("day\u{fffd}_labels.npy: expected a numpy array"), "{}", ended.stderr);
 }
+
+#[test]
+fn files_of_settings_end_somewhere() {
+    let place = Place::new("rows.txt");
+    let words = ["/dev/zero", "expected at most 16777216 bytes, found more"];
+    Run::new("train").with(&["--config", "/dev/zero"]).fails(2, &words);
+    Run::new("plan").with(&["--cluster", "/dev/zero"]).fails(1, &words);
+    let verify = verify(&place.train).with(&["--md5", "/dev/zero"]);
+    verify.fails(1, &words);
+    Run::new("data").with(&["verify", "/dev/zero"]).fails(1, &["/dev/zero: it has NUL bytes"]);
+    let dictionary = ["--set", "data.ids=dictionary", "--set", "data.dictionary=/dev/zero"];
+    place.train().with(&dictionary).fails(1, &["/dev/zero is not a regular file"]);
+}

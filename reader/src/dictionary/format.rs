@@ -1,6 +1,5 @@
 //! The stored form of a dictionary; `docs/formats.md` has the layout.
 
-use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
@@ -10,6 +9,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 use super::{CountedFile, Dictionary, DictionaryColumn, DictionaryRule, MAX_DICTIONARY_ROWS};
 use crate::aside::write_file_aside;
 use crate::error::{ReaderError, Result};
+use crate::io::open_regular;
 
 /// The name of a dictionary in its folder.
 pub const DICTIONARY_FILE: &str = "dictionary.hld";
@@ -90,12 +90,11 @@ impl Dictionary {
         let in_folder = path.is_dir().then(|| path.join(DICTIONARY_FILE));
         let path = in_folder.as_deref().unwrap_or(path);
         let bad = |message: String| ReaderError::Format { file: path.to_owned(), message };
-        let file = File::open(path).map_err(|source| ReaderError::Open { file: path.to_owned(), source })?;
+        let (file, length) = open_regular(path)?;
         let short = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => bad("damaged dictionary: it ends too early".to_owned()),
             _ => bad(format!("cannot read: {error}")),
         };
-        let length = file.metadata().map_err(short)?.len();
         let mut input = Hashed { inner: BufReader::with_capacity(1 << 20, file), hasher: Xxh3Default::new() };
         let magic: [u8; 8] = input.read().map_err(short)?;
         if magic != *MAGIC {

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use super::DataFile;
 use crate::error::{ReaderError, Result};
 
 /// Opens a file that is read at random, and says its size.
@@ -36,14 +37,19 @@ fn check(path: &Path, metadata: &Metadata) -> Result<()> {
     }
 }
 
-/// All of a text file that is never long: a configuration, a specification, a list of sums. It may be a pipe.
+/// All of a text file that is never long: a configuration, a specification, a list of sums. It may be a pipe, which is
+/// waited for as [`DataFile`] does.
 ///
 /// # Errors
 /// What the system says; [`io::ErrorKind::FileTooLarge`] as soon as there are more than `most_bytes`;
 /// [`io::ErrorKind::InvalidData`] for bytes that are not UTF-8.
 pub fn read_small_text(path: &Path, most_bytes: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(most_bytes + 1).read_to_end(&mut bytes)?;
+    let opened = DataFile::from(path).open().map_err(|error| match error {
+        ReaderError::Open { source, .. } => source,
+        error => io::Error::other(error.to_string()),
+    })?;
+    opened.take(most_bytes + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most_bytes {
         let message = format!("expected at most {most_bytes} bytes, found more");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));

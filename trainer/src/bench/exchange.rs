@@ -17,6 +17,7 @@ use crate::cli::{JsonOutput, TrainArguments};
 use crate::config::{CompressChoice, Config, DeduplicateChoice};
 use crate::crew::local_topology;
 use crate::error::{Error, Result};
+use crate::input::read_text;
 use crate::output;
 use crate::report::Reporter;
 use crate::train::Prepared;
@@ -73,7 +74,7 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
     let (mut config, _) = arguments.train.resolve(registry)?;
     prepare(&mut config, arguments)?;
     if let (Some(backend), Some(file)) = (arguments.worker, &arguments.messages) {
-        let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
+        let text = read_text(file).map_err(Error::io("read", file))?;
         let messages: Messages =
             serde_json::from_str(&text).map_err(Error::failed("the messages of the bench"))?;
         return measure(backend, &messages, &collective_arguments(&config, arguments, &messages), file)

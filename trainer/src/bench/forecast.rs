@@ -12,6 +12,7 @@ use super::shapes::{NUM_DENSE, Shape};
 use crate::Registry;
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::input::read_text;
 use crate::machine::{self, Machine};
 use crate::output;
 use crate::plan::cluster::description::{
@@ -179,7 +180,7 @@ fn describe(arguments: &ForecastArguments) -> Result<ClusterDescription> {
         host_gb_per_s: bandwidth * 1e-3,
     };
     if let Some(path) = &arguments.tuning {
-        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let text = read_text(path).map_err(Error::io("read", path))?;
         let tuning = Tuning::read(&text)
             .map_err(|error| Error::config("--tuning", format!("{}: {error}", path.display())))?;
         if let Some(costs) = tuned::costs(&tuning, "local") {

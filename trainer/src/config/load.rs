@@ -4,6 +4,7 @@ use super::ranges::expected;
 use super::table_entries::ENTRY_KEYS;
 use super::{Config, keys};
 use crate::error::{Error, Result};
+use crate::input::read_text;
 use serde::Deserialize as _;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
@@ -30,7 +31,7 @@ impl Config {
     /// # Errors
     /// As [`Config::from_toml`], and [`Error::Config`] where the file cannot be read.
     pub fn from_file(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
+        let text = read_text(path)
             .map_err(|error| Error::config("--config", format!("cannot read {}: {error}", path.display())))?;
         Self::from_toml(&text, &path.display().to_string())
     }

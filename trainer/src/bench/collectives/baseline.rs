@@ -3,6 +3,7 @@
 use super::operation::Place;
 use super::table::{Report, Row};
 use crate::error::{Error, Result};
+use crate::input::read_text;
 use serde::Deserialize;
 use std::path::Path;
 
@@ -34,7 +35,7 @@ struct Times {
 /// # Errors
 /// A file that cannot be read; one that is no document of this command.
 pub fn read(file: &Path) -> Result<Baseline> {
-    let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
+    let text = read_text(file).map_err(Error::io("read", file))?;
     serde_json::from_str(&text).map_err(|error| {
         Error::config(
             "--baseline",

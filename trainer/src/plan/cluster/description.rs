@@ -2,6 +2,7 @@
 
 use crate::config::{Precision, keys};
 use crate::error::{Error, Result};
+use crate::input::read_text;
 use headlong_embedding::hybrid::cost::{Costs, LatencyTable, LinkCosts};
 use headlong_embedding::hybrid::traffic::{AllReduce, Cluster};
 use serde::{Deserialize, Serialize};
@@ -175,7 +176,7 @@ impl ClusterDescription {
             let message = format!("expected a file or one of {}, found \"{source}\"{hint}", names.join(", "));
             return Err(Error::config("--cluster", message));
         }
-        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let text = read_text(path).map_err(Error::io("read", path))?;
         Self::parse(&text, source)
     }
 
