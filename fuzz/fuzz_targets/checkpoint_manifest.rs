@@ -1,27 +1,7 @@
-//! No bytes make the parser of a checkpoint's manifest panic, take much memory, or believe a contradiction.
-//!
-//! The input is tried as it is, and as the body of a manifest whose checksum is right: otherwise the checksum would stop
-//! everything at the door.
+//! A checkpoint's manifest: see `headlong_mutation::entries`.
 
 #![no_main]
 
-use headlong::checkpoint::Manifest;
-use libfuzzer_sys::fuzz_target;
-use std::path::Path;
-use xxhash_rust::xxh3::xxh3_128;
-
-fuzz_target!(|data: &[u8]| {
-    let file = Path::new("manifest.json");
-    let _ = Manifest::parse(file, data);
-    let mut signed = format!("{{\n  \"manifest_xxh3_128\": \"{:032x}\",\n", xxh3_128(data)).into_bytes();
-    signed.extend_from_slice(data);
-    signed.push(b'\n');
-    if let Ok(manifest) = Manifest::parse(file, &signed) {
-        // Whatever is believed can be written and is believed again.
-        let bytes = manifest.to_bytes();
-        let back = Manifest::parse(file, &bytes).expect("a manifest that was accepted is accepted again");
-        assert_eq!(back.layout, manifest.layout);
-        assert_eq!(back.files, manifest.files);
-        assert_eq!(back.state.step, manifest.state.step);
-    }
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    headlong_mutation::entries::checkpoint_manifest(data);
 });

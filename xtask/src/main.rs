@@ -41,7 +41,8 @@ cargo xtask COMMAND
   bench-diff [--keep | --peers PYTHON]
                                  instruction counts against the kept ones, AVX-512 against AVX2; --keep: keeps today's counts;
                                  --peers: training against PyTorch and FBGEMM of that python, on a quiet machine
-  soak [--only NAME]             the long tests (200 kills, an epoch on 1 to 8 software devices: hours); keeps
+  soak [--only NAME]             the long tests (200 kills, a million mutants of each format, an epoch on
+                                 1 to 8 software devices: hours); keeps
                                  benches/results/soak-DATE.log
 
 REQUIRE=NAME[,NAME...] turns the skip of that name into a failure: nextest, cargo-deny, advisories,

@@ -59,6 +59,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "features", what: "each feature builds alone", run: features },
     Step { name: "aarch64", what: "the program compiles for Linux on aarch64", run: aarch64 },
     Step { name: "fuzz", what: "the fuzz targets build", run: fuzz },
+    Step { name: "mutants", what: "damaged inputs of every format are read or refused", run: mutants },
 ];
 
 fn show(workshop: &Workshop, arguments: &[&str]) -> Result<Outcome> {
@@ -211,6 +212,18 @@ fn aarch64(workshop: &Workshop) -> Result<Outcome> {
         return Ok(Outcome::Skipped("aarch64-linux-gnu-gcc is not installed (zstd is C)".into()));
     }
     show(workshop, &["check", "--release", "--quiet", "-p", "headlong", "--target", target])
+}
+
+/// Reads 2,000 mutants of each format, always the same; `cargo xtask soak --only mutants` reads a million others.
+fn mutants(workshop: &Workshop) -> Result<Outcome> {
+    // With the tests, as they were built: alone, it would have dependencies with other features.
+    if !process::show(cargo(&["test", "--release", "--workspace", "--no-run", "--quiet"], &workshop.root))? {
+        return Ok(Outcome::Failed("it does not compile".into()));
+    }
+    let program = workshop.target().join("release/headlong-mutation");
+    let keep = workshop.target().join("mutants").display().to_string();
+    let arguments = ["run", "--mutants", "2000", "--jobs", "2", "--keep", &keep];
+    process::show(process::command(program, &arguments, &workshop.root)).map(Outcome::from_success)
 }
 
 /// Checks that the fuzz targets compile. They run by hand, for as long as one likes: see CONTRIBUTING.md.

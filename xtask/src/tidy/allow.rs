@@ -57,14 +57,15 @@ pub const ROOMS: &[Room] = &[
             "headlong",
         ],
     },
+    Room { package: "headlong-mutation", may_use: &["headlong-reader", "headlong-comm", "headlong"] },
     Room { package: "xtask", may_use: &[] },
 ];
 
 /// Crates from outside that only these packages may use.
 pub const RESTRICTED_CRATES: &[(&str, &[&str])] = &[
-    ("anyhow", &["headlong", "headlong-benches", "xtask"]),
+    ("anyhow", &["headlong", "headlong-benches", "headlong-mutation", "xtask"]),
     ("cudarc", &["headlong-device"]),
-    ("clap", &["headlong", "headlong-benches"]),
+    ("clap", &["headlong", "headlong-benches", "headlong-mutation"]),
 ];
 
 /// Crate names of the sibling rooms, of which most trainer files may see at most one.
@@ -125,6 +126,7 @@ pub const UNSAFE_FILES: &[Exception] = &[
     ),
     always("comm/nccl-rs/**", "a foreign library's functions"),
     always("comm/src/device/**", "foreign calls: collectives between devices"),
+    only("mutation/src/allocator.rs", "an allocator that knows the peak, over the system's"),
     only("trainer/src/bench/vector.rs", "the loops that measure the machine's peak, by intrinsics"),
 ];
 

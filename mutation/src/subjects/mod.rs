@@ -1,0 +1,93 @@
+//! The formats: good inputs of each, how they are damaged, and who reads them.
+
+mod arrays;
+mod checksummed;
+mod columns;
+mod packed;
+mod planted;
+mod read;
+mod rows;
+mod settings;
+
+use crate::random::Random;
+use std::path::Path;
+
+/// Files of an input, by name; what is read from memory has one.
+pub type Files = Vec<(String, Vec<u8>)>;
+
+/// Whether a mutant was read to its end; else why it was refused.
+pub type Outcome = Result<(), String>;
+
+/// A format.
+#[derive(Clone, Copy)]
+pub struct Subject {
+    /// Its name on the command line and in findings.
+    pub name: &'static str,
+    /// The memory that reading a mutant may take, in MiB, counted by the allocator.
+    pub bound_mib: usize,
+    /// Good inputs, made in an empty folder.
+    pub good: fn(&Path) -> anyhow::Result<Vec<Files>>,
+    /// A damaged one: of one of the good inputs, in a way that the numbers decide.
+    pub damage: fn(&[Files], &mut Random) -> Files,
+    /// Whether the reader wants files in its folder.
+    pub on_disk: bool,
+    /// Reads the files, which lie in the folder where the reader wants it.
+    pub read: fn(&Path, &Files) -> Outcome,
+}
+
+/// Every format. Small inputs need little: a bound is far above what good ones take, far below what harms.
+pub const SUBJECTS: &[Subject] = &[
+    rows::CRITEO,
+    rows::GZIP,
+    rows::ZSTD,
+    rows::CSV,
+    rows::LINES,
+    arrays::NPY,
+    arrays::NPZ,
+    arrays::RECORDS,
+    checksummed::HEADLONG,
+    checksummed::DICTIONARY,
+    checksummed::MANIFEST,
+    columns::PARQUET,
+    settings::SPECIFICATION,
+    settings::CONFIGURATION,
+    settings::CLUSTER,
+    settings::TUNING,
+    settings::FRAMES,
+];
+
+/// What the tests of the watcher plant: each goes wrong at seed 3.
+pub const PLANTED: &[Subject] = &[
+    planted::PANIC,
+    planted::THREAD,
+    planted::ABORT,
+    planted::HANG,
+    planted::MEMORY,
+    planted::CEILING,
+    planted::SOUND,
+];
+
+/// The format of this name.
+pub fn find(name: &str) -> Option<&'static Subject> {
+    SUBJECTS.iter().chain(PLANTED).find(|subject| subject.name == name)
+}
+
+/// The mutant of `seed`.
+pub fn mutant(subject: &Subject, good: &[Files], seed: u64) -> Files {
+    (subject.damage)(good, &mut Random::new(subject.name, seed))
+}
+
+/// One of the good inputs, to be damaged.
+fn one(good: &[Files], random: &mut Random) -> Files {
+    random.pick(good).clone()
+}
+
+/// The only file of each of `good`, as text to take lines from.
+fn texts(good: &[Files]) -> Vec<&[u8]> {
+    good.iter().flat_map(|files| files.first()).map(|(_, bytes)| &bytes[..]).collect()
+}
+
+/// What is wrong, as text.
+fn refused(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

@@ -1,0 +1,79 @@
+//! The watcher sees what is planted, and names it; the long run.
+
+#![cfg(test)]
+
+use headlong_mutation::subjects::SUBJECTS;
+use headlong_mutation::worker::{good_inputs, write_files};
+use std::process::Command;
+
+/// What a run printed, and its exit code.
+fn run(arguments: &[&str]) -> (String, i32) {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_headlong-mutation")).arg("run").args(arguments).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (String::from_utf8(text).unwrap(), output.status.code().unwrap())
+}
+
+#[test]
+fn everything_that_goes_wrong_is_seen_named_and_survived() {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = folder.path().to_str().unwrap();
+    for (format, what) in [
+        ("planted-panic", "this was planted"),
+        ("planted-thread", "this was planted"),
+        ("planted-abort", "signal: 6"),
+        ("planted-hang", "it was not read within 2 s"),
+        ("planted-memory", "it took 20971520 bytes of memory, the bound is 16 MiB"),
+        ("planted-ceiling", "memory allocation of 1099511627776 bytes failed"),
+    ] {
+        let (text, code) = run(&["--format", format, "--mutants", "6", "--limit-s", "2", "--keep", keep]);
+        assert_eq!(code, 1, "{text}");
+        let line = text.lines().find(|line| line.starts_with(&format!("{format}: seed 3: "))).expect(&text);
+        assert!(line.contains(what), "{line}");
+        // The ones after it were read, too, and it is kept.
+        assert!(text.contains("6 mutants of 1 formats, 1 findings"), "{text}");
+        let kept = folder.path().join(format!("{format}-3/seed"));
+        assert_eq!(std::fs::read_to_string(kept).unwrap(), "3");
+    }
+    let (text, code) = run(&["--format", "planted-sound", "--mutants", "6", "--keep", keep]);
+    assert!(code == 0 && text.contains("6 mutants of 1 formats, 0 findings"), "{text}");
+}
+
+#[test]
+fn what_is_not_damaged_is_read() {
+    for subject in SUBJECTS {
+        let folder = tempfile::tempdir().unwrap();
+        for (index, files) in good_inputs(subject, folder.path()).unwrap().iter().enumerate() {
+            let place = folder.path().join(index.to_string());
+            write_files(files, &place).unwrap();
+            (subject.read)(&place, files)
+                .unwrap_or_else(|error| panic!("{}, {index}: {error}", subject.name));
+        }
+    }
+}
+
+#[test]
+fn good_inputs_are_read_and_mutants_are_read_or_refused() {
+    let (text, code) = run(&["--mutants", "300", "--jobs", "2"]);
+    assert_eq!(code, 0, "{text}");
+    for subject in SUBJECTS {
+        let line =
+            text.lines().find(|line| line.split_whitespace().next() == Some(subject.name)).expect(&text);
+        let numbers: Vec<_> = line.split_whitespace().skip(1).take(3).collect();
+        let [tried, read, refused] = numbers[..] else { panic!("{line}") };
+        assert_eq!(tried, "300", "{line}");
+        // Damage that nothing notices, or that nothing survives, would try nothing.
+        let is_said = subject.name != "frames";
+        assert!(read.parse::<u32>().unwrap() > 0, "{line}");
+        assert!(refused.parse::<u32>().unwrap() > 0 || !is_said, "{line}");
+    }
+}
+
+/// A million mutants of each format: hours. `cargo xtask soak --only mutants` keeps what it says.
+#[test]
+#[ignore = "hours"]
+fn soak_mutants() {
+    let program = env!("CARGO_BIN_EXE_headlong-mutation");
+    let status = Command::new(program).args(["run", "--mutants", "1000000", "--first", "1000000"]).status();
+    assert!(status.unwrap().success());
+}
