@@ -44,23 +44,29 @@ pub struct ArenaPlan {
     bytes: usize,
 }
 
+/// Where the next slot begins.
+fn aligned(bytes: usize) -> usize {
+    bytes.checked_next_multiple_of(SLOT_ALIGN_BYTES).unwrap_or(usize::MAX)
+}
+
 impl ArenaPlan {
     /// An empty plan; `name` appears in errors and reports.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), slots: Vec::new(), bytes: 0 }
     }
 
-    /// Adds a dense row-major matrix slot.
+    /// Adds a dense row-major matrix slot. A plan that is larger than an address space counts as `usize::MAX` bytes, which
+    /// freezing refuses.
     pub fn matrix(&mut self, name: &str, dtype: DType, rows: usize, cols: usize) -> SlotId {
-        let offset_bytes = self.bytes.next_multiple_of(SLOT_ALIGN_BYTES);
-        self.bytes = offset_bytes + rows * cols * dtype.bytes();
+        let offset_bytes = aligned(self.bytes);
+        self.bytes = offset_bytes.saturating_add(rows.saturating_mul(cols).saturating_mul(dtype.bytes()));
         self.slots.push(SlotPlan { name: name.to_owned(), dtype, rows, cols, offset_bytes });
         SlotId(self.slots.len() - 1)
     }
 
     /// Bytes that freezing will take.
     pub fn bytes(&self) -> usize {
-        self.bytes.next_multiple_of(SLOT_ALIGN_BYTES)
+        aligned(self.bytes)
     }
 
     /// Takes one zeroed allocation of host memory for all slots.
@@ -94,7 +100,7 @@ impl ArenaPlan {
         allocate: impl FnOnce(&str, usize) -> Result<Memory>,
     ) -> Result<(Arena, [Arena; N])> {
         let name = plans.iter().map(|plan| plan.name.as_str()).next().unwrap_or_default();
-        let bytes = plans.iter().map(Self::bytes).sum();
+        let bytes = plans.iter().map(Self::bytes).fold(0, usize::saturating_add);
         let memory = Arc::new(allocate(name, bytes)?);
         let mut start = 0;
         let parts = plans.map(|plan| {
@@ -472,6 +478,18 @@ mod tests {
         a.rows_range(1, 2).write::<f32>().row_mut(1).fill(2.0);
         assert_eq!(a.read::<f32>().row(2), [2.0; 5]);
         assert_eq!(b.rows_range(2, 0).read::<f32>().data().len(), 0);
+    }
+
+    #[test]
+    fn more_than_an_address_space_is_refused() {
+        let mut plan = ArenaPlan::new("large");
+        let small = plan.matrix("small", DType::F32, 3, 5);
+        plan.matrix("large", DType::F32, usize::MAX / 2, 3);
+        plan.matrix("more", DType::F32, 3, 5);
+        assert_eq!(plan.bytes(), usize::MAX);
+        let error = plan.clone().freeze().map(|arena| arena.mat(small).rows()).unwrap_err();
+        assert!(error.to_string().contains("large"), "{error}");
+        assert!(ArenaPlan::freeze_together([plan, ArenaPlan::new("other")]).is_err());
     }
 
     #[test]

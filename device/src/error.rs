@@ -28,6 +28,16 @@ pub enum DeviceError {
         /// Bytes the device has.
         total: usize,
     },
+    /// The system gives fewer threads than are needed at once.
+    #[error(
+        "the system gives {given} threads where {wanted} have to run at once: raise its limit (ulimit -u)"
+    )]
+    Threads {
+        /// How many are needed.
+        wanted: usize,
+        /// How many there are.
+        given: usize,
+    },
     /// A device was named that this build or machine does not have.
     #[error("device `{device}` is not available: {reason}")]
     Unavailable {
@@ -89,6 +99,7 @@ impl DeviceError {
                 free: *free,
                 total: *total,
             },
+            Self::Threads { wanted, given } => Self::Threads { wanted: *wanted, given: *given },
             Self::Unavailable { device, reason } => {
                 Self::Unavailable { device: device.clone(), reason: reason.clone() }
             }

@@ -68,11 +68,12 @@ impl HostMemory {
     /// Maps `bytes` zeroed bytes. `owner` names who asks, for the error.
     pub fn zeroed(owner: &str, bytes: usize) -> Result<Self> {
         let huge = bytes >= HUGE_PAGE_BYTES;
-        let mapped_bytes = bytes.max(1).next_multiple_of(4096) + if huge { HUGE_PAGE_BYTES } else { 0 };
-        let refused = || DeviceError::OutOfMemory {
-            arena: owner.to_owned(),
-            bytes,
-            source: std::io::Error::last_os_error(),
+        let refused = |source| DeviceError::OutOfMemory { arena: owner.to_owned(), bytes, source };
+        let whole_pages = bytes.max(1).checked_next_multiple_of(4096);
+        let Some(mapped_bytes) =
+            whole_pages.and_then(|pages| pages.checked_add(if huge { HUGE_PAGE_BYTES } else { 0 }))
+        else {
+            return Err(refused(std::io::Error::from_raw_os_error(libc::ENOMEM)));
         };
         // SAFETY: an anonymous private mapping at an address of the system's choice touches no existing memory.
         let base = unsafe {
@@ -86,9 +87,9 @@ impl HostMemory {
             )
         };
         if base == libc::MAP_FAILED {
-            return Err(refused());
+            return Err(refused(std::io::Error::last_os_error()));
         }
-        let base = NonNull::new(base.cast::<u8>()).ok_or_else(refused)?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| refused(std::io::Error::last_os_error()))?;
         let skip = if huge { base.as_ptr().align_offset(HUGE_PAGE_BYTES) } else { 0 };
         // SAFETY: `skip` is below 2 MiB, and the mapping is 2 MiB longer than `bytes` whenever `skip` may be non-zero.
         let start = unsafe { base.add(skip) };

@@ -4,6 +4,7 @@
 //! more of them, where a static split would wait for the slow one at every layer. Which thread takes a tile never changes
 //! a result: ops cut their work by shape alone.
 
+use crate::error::{DeviceError, Result};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -104,16 +105,15 @@ struct Job {
 unsafe impl Send for Job {}
 
 impl Pool {
-    /// A pool of `threads` threads in all: the caller and `threads - 1` workers. Zero counts as one.
+    /// A pool of `threads` threads in all: the caller and `threads - 1` workers. Zero counts as one. Where the system
+    /// gives fewer, there are fewer: what runs on a pool does not depend on their number.
     pub fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared::default());
         let workers = (1..threads.max(1))
-            .map(|index| {
+            .map_while(|index| {
                 let shared = Arc::clone(&shared);
-                std::thread::Builder::new()
-                    .name(format!("headlong-{index}"))
-                    .spawn(move || work(&shared))
-                    .expect("the system starts a thread; without it there is no pool to run on")
+                let worker = std::thread::Builder::new().name(format!("headlong-{index}"));
+                worker.spawn(move || work(&shared)).ok()
             })
             .collect::<Vec<_>>();
         // A thread allocates while it starts. Whoever has a pool has that behind it: no step allocates.
@@ -121,6 +121,18 @@ impl Pool {
             std::thread::yield_now();
         }
         Self { shared, workers, taken: AtomicBool::new(false) }
+    }
+
+    /// Exactly so many threads, for tasks that wait for each other.
+    ///
+    /// # Errors
+    /// [`DeviceError::Threads`]: the system gives fewer.
+    pub fn exactly(threads: usize) -> Result<Self> {
+        let pool = Self::new(threads);
+        match pool.threads() == threads.max(1) {
+            true => Ok(pool),
+            false => Err(DeviceError::Threads { wanted: threads, given: pool.threads() }),
+        }
     }
 
     /// Threads in all, the caller's included.

@@ -8,6 +8,7 @@ use crate::config::{
     CompressChoice, Config, DeviceChoice, ExchangeChoice, FeatureChoice, IdsChoice, Instructions,
     ScheduleChoice, TransportChoice,
 };
+use crate::data::failed;
 use crate::engine::{Engine, StepLoss, StepRates};
 use crate::error::{Error, Result};
 use crate::input::read_text;
@@ -248,7 +249,7 @@ impl Crew {
             };
             Ok(Engine::new(model, lanes, Recorder::since(blueprint.record, blueprint.begun)))
         });
-        let mut crew = Self::new(engines.collect::<Result<_>>()?);
+        let mut crew = Self::new(engines.collect::<Result<_>>()?)?;
         crew.all(Engine::meet_devices)?;
         crew.blueprint = Some(blueprint);
         Ok(crew)
@@ -297,18 +298,26 @@ impl Crew {
 
     /// A crew of these engines, in the order of their ranks.
     ///
+    /// # Errors
+    /// Where the system does not give each its thread: they wait for each other.
+    ///
     /// # Panics
     /// When there is none.
-    pub fn new(engines: Vec<Engine>) -> Self {
+    pub fn new(engines: Vec<Engine>) -> Result<Self> {
         assert!(!engines.is_empty(), "a crew has at least one rank");
-        let threads = Pool::new(engines.len());
-        let ranks = engines.into_iter().map(Mutex::new).collect();
-        Self { ranks, threads, blueprint: None, groups: Mutex::default() }
+        let threads = Pool::exactly(engines.len());
+        let threads = threads.map_err(|error| failed("the ranks cannot be started", error))?;
+        Ok(Self::on_threads(threads, engines))
     }
 
     /// A crew of one rank.
     pub fn of_one(engine: Engine) -> Self {
-        Self::new(vec![engine])
+        Self::on_threads(Pool::new(1), vec![engine])
+    }
+
+    fn on_threads(threads: Pool, engines: Vec<Engine>) -> Self {
+        let ranks = engines.into_iter().map(Mutex::new).collect();
+        Self { ranks, threads, blueprint: None, groups: Mutex::default() }
     }
 
     /// The engine of the first rank of this process: what all ranks agree on can be read here.

@@ -144,7 +144,7 @@ impl Lanes {
     pub fn overlapped(stream: Stream) -> Result<Self> {
         let assigned = match stream.device() {
             Device::Cuda(_) => Assigned::Cuda(Box::new(CudaLanes::overlapped(&stream)?)),
-            _ => Assigned::Overlapped(Overlapped::new()),
+            _ => Assigned::Overlapped(Overlapped::new()?),
         };
         Ok(Self { stream, assigned })
     }

@@ -2,6 +2,7 @@
 
 use super::{Lane, ProgramOrder, Repeat, Stage, walk_in_order};
 use crate::build::Model;
+use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::schedule::Call;
 use crate::trace::Recorder;
@@ -35,13 +36,14 @@ pub(super) struct Overlapped {
 }
 
 impl Overlapped {
-    pub(super) fn new() -> Self {
-        Self {
-            threads: Pool::new(2),
+    pub(super) fn new() -> Result<Self> {
+        let threads = Pool::exactly(2).map_err(|error| failed("the lanes cannot be started", error))?;
+        Ok(Self {
+            threads,
             runs: std::array::from_fn(|_| AtomicU32::new(0)),
             gate: Mutex::new(()),
             wake: Condvar::new(),
-        }
+        })
     }
 
     pub(super) fn walk(
