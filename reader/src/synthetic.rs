@@ -144,10 +144,13 @@ pub fn generate(
     remove_file(&record_file)?;
 
     let truth = Truth::new(options.seed, options.scale);
-    let total_rows = options.train_rows + options.valid_rows;
+    let total_rows = options.train_rows.saturating_add(options.valid_rows);
     let mut generate_file = |name: &str, stream: u64, rows: u64, rows_before: u64| {
         let file = folder.join(format!("{name}.txt{}", if options.gzip { ".gz" } else { "" }));
-        let task = write::FileTask { truth: &truth, stream, rows, gzip: options.gzip, file: &file, pool };
+        // How good a model can be is asked of the validation rows alone.
+        let keeps_scores = stream == VALID_STREAM;
+        let (truth, gzip) = (&truth, options.gzip);
+        let task = write::FileTask { truth, stream, rows, gzip, file: &file, pool, keeps_scores };
         let written = write::write_rows(&task, &mut |rows| {
             progress(SyntheticProgress { rows: rows_before + rows, total_rows });
         })?;
@@ -157,11 +160,10 @@ pub fn generate(
     let (valid_file, mut valid) =
         generate_file("valid", VALID_STREAM, options.valid_rows, options.train_rows)?;
 
-    let clicks = train.scored.iter().filter(|scored| scored.1 == 1).count();
     let report = SyntheticReport {
         options: options.clone(),
         rows: total_rows,
-        click_rate: clicks as f64 / options.train_rows as f64,
+        click_rate: train.clicks as f64 / options.train_rows as f64,
         best_auc: quality::auc(&mut valid.scored),
         best_log_loss: quality::log_loss(&valid.scored),
         train_file,

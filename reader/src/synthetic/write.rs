@@ -10,7 +10,7 @@ use headlong_device::pool::Pool;
 use super::quality::Scored;
 use super::truth::{Row, Truth};
 use crate::aside::write_file_aside;
-use crate::error::Result;
+use crate::error::{ReaderError, Result};
 
 /// Rows of one task; in compressed files also the rows of one gzip member, so part of the format.
 const BLOCK_ROWS: u64 = 8192;
@@ -29,11 +29,15 @@ pub(super) struct FileTask<'a> {
     pub gzip: bool,
     pub file: &'a Path,
     pub pool: &'a Pool,
+    /// Whether the rows' true logits are wanted: 16 bytes a row.
+    pub keeps_scores: bool,
 }
 
 /// What was written.
 pub(super) struct Written {
-    /// Label and true logit of each row, in order.
+    /// Rows with label 1.
+    pub clicks: u64,
+    /// Label and true logit of each row, in order, where they are kept.
     pub scored: Vec<Scored>,
     pub bytes: u64,
 }
@@ -51,7 +55,14 @@ pub(super) fn write_rows(task: &FileTask<'_>, progress: &mut dyn FnMut(u64)) -> 
     let num_blocks = task.rows.div_ceil(BLOCK_ROWS);
     let mut blocks: Vec<Mutex<Block>> = Vec::new();
     blocks.resize_with(task.pool.threads() * BLOCKS_PER_THREAD, Mutex::default);
-    let mut written = Written { scored: Vec::with_capacity(task.rows as usize), bytes: 0 };
+    let mut written = Written { clicks: 0, scored: Vec::new(), bytes: 0 };
+    let kept = if task.keeps_scores { task.rows } else { 0 };
+    let room = usize::try_from(kept).ok().map(|kept| written.scored.try_reserve_exact(kept).is_ok());
+    if room != Some(true) {
+        let message = format!("synthetic rows: the system refuses memory for the scores of {kept} rows");
+        return Err(ReaderError::Invalid { message });
+    }
+    let mut rows = 0;
     write_file_aside(task.file, |file| {
         for first in (0..num_blocks).step_by(blocks.len()) {
             let count = (num_blocks - first).min(blocks.len() as u64) as usize;
@@ -65,9 +76,13 @@ pub(super) fn write_rows(task: &FileTask<'_>, progress: &mut dyn FnMut(u64)) -> 
                 let bytes = if task.gzip { &block.stored } else { &block.text };
                 file.write_all(bytes)?;
                 written.bytes += bytes.len() as u64;
-                written.scored.extend_from_slice(&block.scored);
+                rows += block.scored.len() as u64;
+                written.clicks += block.scored.iter().filter(|scored| scored.1 == 1).count() as u64;
+                if task.keeps_scores {
+                    written.scored.extend_from_slice(&block.scored);
+                }
             }
-            progress(written.scored.len() as u64);
+            progress(rows);
         }
         Ok(())
     })?;
