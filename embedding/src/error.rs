@@ -153,3 +153,22 @@ pub enum EmbeddingError {
 
 /// Result of this room.
 pub type Result<T> = std::result::Result<T, EmbeddingError>;
+
+impl EmbeddingError {
+    /// The table that it is about, where it is about one.
+    pub fn table(&self) -> Option<&str> {
+        match self {
+            Self::Spec { table, .. }
+            | Self::UnknownKind { table, .. }
+            | Self::SampleCount { table, .. }
+            | Self::Capacity { table, .. }
+            | Self::SlotFull { table, .. }
+            | Self::IdOutOfRange { table, .. }
+            | Self::Weights { table, .. }
+            | Self::Placement { table, .. }
+            | Self::AskedRow { table, .. }
+            | Self::RowRange { table, .. } => Some(table),
+            _ => None,
+        }
+    }
+}

@@ -34,7 +34,7 @@ impl Ceiling {
             Precision::Bf16 => Factors::Bf16,
             _ => Factors::F32,
         };
-        let (samples, ranks) = (samples_per_step(config) as f64, config.run.ranks);
+        let (samples, ranks) = (samples_per_step(config).as_f64(), config.run.ranks);
         let peak_gflops = multiply_add_gflops(&Stream::cpu(threads), factors, 5, 20);
         Self { arithmetic: Arithmetic::of(config), samples, ranks, peak_gflops, ranks_here }
     }

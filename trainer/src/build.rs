@@ -14,12 +14,12 @@ use headlong_device::{Arena, Device, Mat, SlotId, Stream};
 use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridSet, Owner, Partition};
 use headlong_embedding::{Registry, SetOptions, TableSpec};
 use headlong_mlp::interaction::cross::Cross;
-use headlong_mlp::linear::{Activation, Compute};
+use headlong_mlp::linear::Compute;
 use headlong_mlp::loss::Loss;
 pub(crate) use headlong_mlp::loss::MAX_SUM_BLOCKS as MAX_LOSS_SUMS;
 use headlong_mlp::loss_scale::LossScale;
 pub use headlong_mlp::loss_scale::{ScaleState, is_scale};
-use headlong_mlp::mlp::{Arenas, Kind, Mlp, MlpSpec, Plans};
+use headlong_mlp::mlp::{Arenas, Mlp};
 use headlong_mlp::optim;
 use headlong_mlp::rounding::Rounding;
 use headlong_reader::Batch;
@@ -29,12 +29,15 @@ use std::sync::Arc;
 mod batch_slot;
 mod finite;
 mod on_device;
+mod planned;
 mod sizes;
 
 pub(crate) use batch_slot::BatchIds;
 pub use batch_slot::BatchSlot;
 use batch_slot::Purpose;
-use sizes::{OVERFLOW_VOTE, Sizes, SlotIds};
+use planned::Planned;
+pub(crate) use planned::{SlotBytes, slot_bytes};
+use sizes::{Exchanged, OVERFLOW_VOTE, Sizes, SlotIds};
 
 /// Parts of the model that can be switched off, to see what they are worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -216,33 +219,8 @@ impl Model {
         let compute = compute(config.train.precision).on(&stream.device());
         let sizes = Sizes::of(config, parts.communicator.num_ranks(), compute);
         let tables = build_tables(config, table_rows, stream, &sizes, &parts)?;
-        let mut plans = Plans::new();
-        // Without dense columns there is no bottom network; zeros stay in the place of its output.
-        let bottom_widths = match config.data.num_dense {
-            0 => vec![config.model.dim],
-            inputs => widths(inputs, &config.model.bottom),
-        };
-        let top_widths = widths(sizes.top_in, &config.model.top);
-        let spec = |name, widths, last| MlpSpec {
-            name,
-            kind: Kind::Perceptron,
-            widths,
-            last,
-            max_samples: sizes.micro,
-            sum_blocks: sizes.own_blocks(),
-            compute,
-        };
-        let bottom_plan = spec("bottom", &bottom_widths, Activation::Relu).add_to(&mut plans);
-        let cross_plan = sizes.cross(config, compute).map(|spec| spec.add_to(&mut plans));
-        let top_plan = spec("top", &top_widths, Activation::None).add_to(&mut plans);
-        let proxied = match deduplicates_by_node(config, &parts) {
-            true => {
-                let proxy = tables.new_node_proxy();
-                (proxy.max_elements_inside(), proxy.max_elements_across())
-            }
-            false => (0, 0),
-        };
-        let slots = sizes.add_slots(&mut plans, config.data.num_dense, &tables, proxied);
+        let exchanged = exchanged(&tables, deduplicates_by_node(config, &parts));
+        let Planned { plans, bottom, cross, top, slots } = Planned::new(config, &sizes, compute, &exchanged);
         let parameters_plan = plans.parameters.clone();
         let memory = |error| failed("the dense network cannot be built", error);
         let arenas = plans.freeze_on(stream).map_err(memory)?;
@@ -250,9 +228,9 @@ impl Model {
         let dense_states =
             optim::freeze_states_on(stream, &dense_optimizer, &parameters_plan).map_err(memory)?;
         let networks = Networks {
-            bottom: bottom_plan.build(&arenas),
-            cross: cross_plan.map(|plan| plan.build(&arenas)),
-            top: top_plan.build(&arenas),
+            bottom: bottom.build(&arenas),
+            cross: cross.map(|plan| plan.build(&arenas)),
+            top: top.build(&arenas),
         };
         let mut model =
             Self::assemble(config, parts, sizes, (tables, networks), (arenas, dense_states), slots);
@@ -482,8 +460,16 @@ fn compute(precision: Precision) -> Compute {
     }
 }
 
-fn widths(first: usize, rest: &[usize]) -> Vec<usize> {
-    std::iter::once(first).chain(rest.iter().copied()).collect()
+/// What travels to and from the rank of these tables.
+fn exchanged(tables: &HybridSet, by_node: bool) -> Exchanged {
+    let proxy = by_node.then(|| tables.new_node_proxy());
+    Exchanged {
+        requested: tables.max_requested_elements(),
+        asked: tables.max_asked_elements(),
+        inside: proxy.as_ref().map_or(0, |proxy| proxy.max_elements_inside()),
+        across: proxy.as_ref().map_or(0, |proxy| proxy.max_elements_across()),
+        frequent: tables.frequent_len(),
+    }
 }
 
 /// The tables of `config`, in the order of the columns.

@@ -5,6 +5,7 @@ mod pipes;
 mod training;
 
 pub use evaluation::EvaluationData;
+pub(crate) use evaluation::MOST_RESIDENT_STORED_BYTES;
 pub use pipes::{Reads, check_pipes};
 pub use training::TrainingReader;
 

@@ -35,7 +35,7 @@ pub struct DescribedArguments {
     #[arg(long)]
     pub integers: bool,
     /// Threads for text; one per core by default
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = crate::cli::threads)]
     pub threads: Option<usize>,
 }
 

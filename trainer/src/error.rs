@@ -73,11 +73,10 @@ pub enum Error {
     },
     /// The plan needs more than the machine has.
     #[error(
-        "the plan needs {needed_bytes} bytes ({}) and {available_bytes} ({}) are available; {help}",
-        crate::report::bytes(*needed_bytes), crate::report::bytes(*available_bytes)
+        "the plan needs {} and {} are available; {help}", amount(*needed_bytes), amount(*available_bytes)
     )]
     DoesNotFit {
-        /// Bytes the plan needs.
+        /// Bytes the plan needs; `u64::MAX` for more than 64 bits hold.
         needed_bytes: u64,
         /// Bytes the machine has.
         available_bytes: u64,
@@ -171,6 +170,13 @@ pub enum Error {
         /// What it was given.
         seconds: f64,
     },
+}
+
+fn amount(bytes: u64) -> String {
+    match bytes {
+        u64::MAX => "more than 2^64 bytes".to_owned(),
+        bytes => format!("{bytes} bytes ({})", crate::report::bytes(bytes)),
+    }
 }
 
 impl fmt::Debug for Error {

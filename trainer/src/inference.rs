@@ -12,8 +12,10 @@ use crate::crew::Crew;
 use crate::data::{self, EvaluationData, failed};
 use crate::dictionary::RunDictionary;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::metrics::MetricsAccumulator;
 use crate::output::{self, say};
+use crate::plan::{Facts, Plan, advice};
 use crate::predict::PredictionWriter;
 use crate::report::{self, Eval, count, lines};
 use crate::session::{CONFIG_BLOB, load, predict_all, restore_ids};
@@ -137,8 +139,14 @@ impl Applied {
         config.optimizer.sparse = SparseOptimizer { name: "sgd".to_owned(), ..SparseOptimizer::default() };
         config.optimizer.dense = DenseOptimizer { name: "sgd".to_owned(), ..DenseOptimizer::default() };
         let threads = how.threads.unwrap_or_else(crate::machine::cores);
+        config.run.threads = Some(threads);
         let rows: Vec<u64> =
             checkpoint.manifest().state.model.tables.iter().map(|table| table.rows).collect();
+        let of_each: Vec<&[DataFile]> = files.iter().map(std::slice::from_ref).collect();
+        config.multi_hot.is_idle = !data::is_drawn(&config, &of_each)?;
+        let machine = Machine::detect_with(config.run.device)?;
+        let facts = Facts::new(&rows, &machine, registry);
+        Plan::new(&config, &facts).check_with(&config, &facts, advice::APPLYING)?;
         let (mut ids, checksum) = match config.data.ids {
             Ids::Dictionary => {
                 let dictionary = RunDictionary::of_checkpoint(&checkpoint)?;
@@ -147,8 +155,6 @@ impl Applied {
             _ => (data::id_mapper(&config, &rows)?, None),
         };
         restore_ids(&checkpoint, &mut ids)?;
-        let files: Vec<&[DataFile]> = files.iter().map(std::slice::from_ref).collect();
-        config.multi_hot.is_idle = !data::is_drawn(&config, &files)?;
         let ids = ids.with_multi_hot(config.multi_hot_bags(&rows)?);
         let mut crew = Crew::of_one_rank(&config, &rows, threads, registry)?;
         load(&mut crew, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;

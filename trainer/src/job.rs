@@ -117,6 +117,13 @@ impl Job {
         topology.unwrap_or_else(|| local_topology(&self.config))
     }
 
+    /// Ranks on this machine, where each is a process of its own.
+    pub fn processes_here(&self) -> Option<usize> {
+        let communicator = self.communicator.as_ref()?;
+        let topology = communicator.topology();
+        Some(topology.node_size(topology.node_of(communicator.rank())))
+    }
+
     /// Runs `work` in the process that leads, and then in the others, which find what the first has made.
     ///
     /// # Errors

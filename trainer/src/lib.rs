@@ -85,6 +85,7 @@ pub mod machine;
 pub mod metrics;
 pub mod mllog;
 mod model_state;
+pub mod outlook;
 pub mod output;
 pub mod plan;
 pub mod plan_command;

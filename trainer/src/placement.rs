@@ -61,7 +61,7 @@ impl Placement {
                 Hybrid::Auto => HybridMode::Auto,
                 Hybrid::Rows(rows) => HybridMode::Rows(rows),
             },
-            dense_bytes: 4 * plan::dense_parameters(config),
+            dense_bytes: (plan::dense_parameters(config) * 4_u64).get(),
             wire_bytes: if config.comm.compress == CompressChoice::Bf16 { 2 } else { 4 },
             replicated_limit_bytes: Some(replicated_limit(config)),
             merge: match config.comm.deduplicate {

@@ -41,7 +41,7 @@ pub(super) fn compare(real: &Real, smoke: bool, harness: &mut Harness) -> anyhow
             let mut options = SplitOptions::new(&real.specs, cluster.clone(), BATCH_SIZE as u64, &SGD);
             (options.mode, options.merge) = (mode, merge);
             let config = config(&cluster);
-            options.dense_bytes = 4 * headlong::plan::dense_parameters(&config);
+            options.dense_bytes = (headlong::plan::dense_parameters(&config) * 4_u64).get();
             // Ranks are threads: their all-reduce is that of the `local` transport.
             let costs = Costs { direct_bytes: Costs::local().direct_bytes, ..Costs::tcp() };
             let split = split(&real.statistics, &costs, &options)?;

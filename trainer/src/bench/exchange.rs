@@ -18,6 +18,8 @@ use crate::config::{CompressChoice, Config, DeduplicateChoice};
 use crate::crew::local_topology;
 use crate::error::{Error, Result};
 use crate::input::read_text;
+use crate::machine::Machine;
+use crate::outlook;
 use crate::output;
 use crate::report::Reporter;
 use crate::train::Prepared;
@@ -79,6 +81,11 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
             serde_json::from_str(&text).map_err(Error::failed("the messages of the bench"))?;
         return measure(backend, &messages, &collective_arguments(&config, arguments, &messages), file)
             .map(drop);
+    }
+    let machine = Machine::detect();
+    let place = outlook::Place { machine: &machine, ranks_here: None, separate: false, registry };
+    if let Some((_, error)) = outlook::what_cannot_fit(&config, &place)? {
+        return Err(error);
     }
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let prepared = Prepared::new(&config, None, threads, &Reporter::quiet(None))?;

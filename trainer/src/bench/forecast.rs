@@ -5,10 +5,10 @@
 //! file of `headlong bench tune`.
 
 use super::data::{ZIPF_EXPONENT, default_batches};
-use super::iteration::{SteadyTrainer, configuration};
+use super::iteration::{SteadyTrainer, configuration, sample_bytes};
 use super::peak::{Factors, multiply_add_gflops};
 use super::sample::{resident_bytes, summarize};
-use super::shapes::{NUM_DENSE, Shape};
+use super::shapes::Shape;
 use crate::Registry;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -53,7 +53,7 @@ pub struct ForecastArguments {
     #[arg(long, value_name = "N", default_value_t = 2048)]
     pub batch_size: usize,
     /// Threads over all ranks
-    #[arg(long, value_name = "N", default_value_t = machine::cores())]
+    #[arg(long, value_name = "N", value_parser = crate::cli::threads, default_value_t = machine::cores())]
     pub threads: usize,
     /// How long to measure
     #[arg(long, value_name = "S", default_value_t = 3.0)]
@@ -259,11 +259,9 @@ fn predicted(
 fn memory_bytes(config: &Config, shape: &Shape, split: Option<&Split>) -> f64 {
     let machine = Machine::detect();
     let registry = &Registry::default();
-    let facts = Facts { table_rows: &shape.rows, data_rows: None, machine: &machine, split, registry };
+    let facts = Facts { split, ..Facts::new(&shape.rows, &machine, registry) };
     let plan = Plan::new(config, &facts);
-    let ids: f64 = shape.hotness.iter().map(|&ids| f64::from(ids)).sum();
-    // A batch: label, dense values, row indices of 8 bytes, offsets of 4.
-    let sample = 4.0 * (1.0 + NUM_DENSE as f64 + shape.rows.len() as f64) + 8.0 * ids;
+    let sample = sample_bytes(shape) as f64;
     let batches = (default_batches(shape, config.train.batch_size) * config.train.batch_size) as f64 * sample;
-    (plan.bytes_per_rank - plan.memory.reader_bytes) as f64 * config.run.ranks as f64 + batches
+    (plan.bytes_per_rank - plan.memory.reader_bytes).as_f64() * config.run.ranks as f64 + batches
 }

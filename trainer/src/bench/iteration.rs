@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::output;
 use crate::placement::{Placement, statistics_of};
+use crate::plan::{Count, Facts, Plan, advice};
 use crate::report::ExchangeBytes;
 use crate::trace::Record;
 use headlong_embedding::Registry;
@@ -125,14 +126,23 @@ pub fn configuration(
     config.optimizer.set_both(optimizer.unwrap_or(shape.optimizer))?;
     config.optimizer.resolve()?;
     config.validate()?;
-    let states = config.optimizer.sparse.optimizer().state_bytes(shape.rows.iter().sum(), shape.dim);
-    let needed_bytes = shape.table_bytes() + states;
-    let available_bytes = Machine::detect().usable_bytes();
-    if needed_bytes > available_bytes {
-        let help = "use `--row-cap fit`".to_owned();
-        return Err(Error::DoesNotFit { needed_bytes, available_bytes, help });
-    }
     Ok(config)
+}
+
+/// Refuses what does not fit, before batches are made: they lie in memory.
+fn check_memory(shape: &Shape, config: &Config) -> Result<()> {
+    let machine = Machine::detect_with(config.run.device)?;
+    let registry = Registry::default();
+    let batches = Count::from(default_batches(shape, config.train.batch_size)) * config.train.batch_size;
+    let kept_bytes = (batches * sample_bytes(shape)).get();
+    let facts = Facts { kept_bytes, ..Facts::new(&shape.rows, &machine, &registry) };
+    Plan::new(config, &facts).check_with(config, &facts, advice::BENCH)
+}
+
+/// Bytes of a sample of a batch: label, dense values, row indices of 8 bytes, offsets of 4.
+pub(super) fn sample_bytes(shape: &Shape) -> u64 {
+    let ids: u64 = shape.hotness.iter().map(|&ids| u64::from(ids)).sum();
+    4 * (1 + NUM_DENSE as u64 + shape.rows.len() as u64) + 8 * ids
 }
 
 /// As the command line asks.
@@ -167,6 +177,7 @@ impl SteadyTrainer {
     /// # Errors
     /// Memory that the system refuses.
     pub fn new(shape: &Shape, config: &Config, threads: usize) -> Result<Self> {
+        check_memory(shape, config)?;
         let batch_size = config.train.batch_size;
         let batches = make_batches(shape, batch_size, default_batches(shape, batch_size), 1);
         let registry = Registry::default();
@@ -407,6 +418,7 @@ mod tests {
     #[test]
     fn fitting_tables_fit() {
         let fitted = shape(&arguments("--shape C1 --row-cap fit")).unwrap();
-        assert!(fitted.table_bytes() <= Machine::detect().usable_bytes());
+        let bytes = fitted.rows.iter().sum::<u64>() * (fitted.dim * 4) as u64;
+        assert!(bytes <= Machine::detect().usable_bytes());
     }
 }

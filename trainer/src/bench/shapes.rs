@@ -83,11 +83,6 @@ impl Shape {
         let (bottom, top) = (vec![512, 256, 64, 16], vec![512, 256, 1]);
         Self { name: "C2", dim: 16, bottom, top, rows: KAGGLE.to_vec(), ..Self::mlperf_v1() }
     }
-
-    /// Bytes of all tables in f32.
-    pub fn table_bytes(&self) -> u64 {
-        self.rows.iter().sum::<u64>() * (self.dim * 4) as u64
-    }
 }
 
 #[cfg(test)]

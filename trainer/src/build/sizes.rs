@@ -4,7 +4,6 @@ use crate::config::{Config, Interaction, Precision};
 use crate::plan;
 use crate::share::Share;
 use headlong_device::{DType, SlotId};
-use headlong_embedding::hybrid::HybridSet;
 use headlong_mlp::interaction::cross::CrossSpec;
 use headlong_mlp::linear::Compute;
 use headlong_mlp::loss_scale::STATE_LEN;
@@ -24,6 +23,21 @@ pub(super) struct SlotIds {
     /// Where the first step stopped being numbers.
     pub(super) record: SlotId,
     pub(super) batches: [(SlotId, SlotId); 3],
+}
+
+/// Elements of what ranks exchange, which the tables decide; none on one rank.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Exchanged {
+    /// Vectors of rows that this rank asks for.
+    pub(super) requested: usize,
+    /// Vectors of rows that it is asked for.
+    pub(super) asked: usize,
+    /// Rows of peers, where this rank is a proxy of its node.
+    pub(super) inside: usize,
+    /// Rows of the node.
+    pub(super) across: usize,
+    /// Gradients of frequent rows.
+    pub(super) frequent: usize,
 }
 
 /// Slots that lie before the dense gradients.
@@ -105,14 +119,8 @@ impl Sizes {
         self.sum_blocks / self.ranks
     }
 
-    pub(super) fn add_slots(
-        &self,
-        plans: &mut Plans,
-        num_dense: usize,
-        tables: &HybridSet,
-        (inside, across): (usize, usize),
-    ) -> SlotIds {
-        let leading = self.add_leading(plans, tables);
+    pub(super) fn add_slots(&self, plans: &mut Plans, num_dense: usize, exchanged: &Exchanged) -> SlotIds {
+        let leading = self.add_leading(plans, exchanged.frequent);
         let mut typed = |name: &str, dtype, rows, cols| plans.activations.matrix(name, dtype, rows, cols);
         let width = self.tables * self.dim;
         // Rows of the interaction start at cache lines.
@@ -134,10 +142,10 @@ impl Sizes {
                 1,
             ),
             exchanged: [
-                ("requested", tables.max_requested_elements()),
-                ("asked", tables.max_asked_elements()),
-                ("rows of peers", inside),
-                ("rows of the node", across),
+                ("requested", exchanged.requested),
+                ("asked", exchanged.asked),
+                ("rows of peers", exchanged.inside),
+                ("rows of the node", exchanged.across),
             ]
             .map(|(name, elements)| matrix(name, 1, elements)),
             leading,
@@ -154,10 +162,10 @@ impl Sizes {
     }
 
     /// What the all-reduce takes before the dense gradients, frequent rows first: they are wanted first.
-    fn add_leading(&self, plans: &mut Plans, tables: &HybridSet) -> Leading {
+    fn add_leading(&self, plans: &mut Plans, frequent: usize) -> Leading {
         let mut matrix = |name: &str, rows, cols| plans.leading.matrix(name, DType::F32, rows, cols);
         Leading {
-            frequent: matrix("gradients of frequent rows", 1, tables.frequent_len()),
+            frequent: matrix("gradients of frequent rows", 1, frequent),
             loss_sums: matrix("loss_sums", self.accumulate * self.sum_blocks, 2),
             votes: matrix("votes", 1, NUM_VOTES),
         }

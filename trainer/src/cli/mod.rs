@@ -17,6 +17,7 @@ use crate::bench::p2p::P2pArguments;
 use crate::bench::reader::ReaderArguments;
 use crate::bench::tune::TuneArguments;
 use crate::config::OnBadRow;
+use crate::config::ranges::MOST_THREADS;
 use crate::convert_command::{ConvertArguments, MultiHotArguments};
 use crate::described::DescribedArguments;
 use crate::kernels_command;
@@ -36,6 +37,12 @@ pub struct Cli {
     /// What to do; without it the help is printed.
     #[command(subcommand)]
     pub command: Option<Command>,
+}
+
+/// A number of threads on the command line.
+pub(crate) fn threads(text: &str) -> Result<usize, String> {
+    let threads = text.parse().ok().filter(|threads| (1..=MOST_THREADS).contains(threads));
+    threads.ok_or_else(|| format!("expected 1 to {MOST_THREADS} threads"))
 }
 
 /// A command.
@@ -167,7 +174,7 @@ pub struct EvalArguments {
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
     pub device: crate::config::DeviceChoice,
     /// Threads; one per core by default
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
     /// What a malformed line does
     #[arg(long, value_name = "error|skip")]
@@ -199,7 +206,7 @@ pub struct PredictArguments {
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
     pub device: crate::config::DeviceChoice,
     /// Threads; one per core by default
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
     /// What a malformed line does
     #[arg(long, value_name = "error|skip")]
@@ -286,7 +293,7 @@ pub struct DataMakeArguments {
     #[arg(long, value_name = "GIB", conflicts_with = "memory_mib")]
     pub memory_gib: Option<u64>,
     /// Threads; one per core by default
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
     /// What a malformed line does
     #[arg(long, value_name = "error|skip", default_value = "error")]

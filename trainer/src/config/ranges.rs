@@ -133,12 +133,17 @@ impl Config {
 }
 
 impl Range {
+    /// Whether a number lies in it.
+    pub fn contains(self, number: u64) -> bool {
+        (self.least..=self.most).contains(&number)
+    }
+
     /// `found` is a number or a list of numbers; what is neither is judged elsewhere.
     fn check(&self, path: &str, found: &Value) -> Result<()> {
         match found {
             Value::Array(items) => items.iter().try_for_each(|item| self.check(path, item)),
             Value::Number(number) if !number.is_f64() => match number.as_u64() {
-                Some(number) if (self.least..=self.most).contains(&number) => Ok(()),
+                Some(number) if self.contains(number) => Ok(()),
                 Some(number) if number > self.most => {
                     let Self { least, most } = self;
                     Err(Error::config(path, format!("expected {least} to {most}, found {number}")))

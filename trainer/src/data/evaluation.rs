@@ -18,7 +18,7 @@ use headlong_reader::{
 use std::sync::Arc;
 
 /// Validation files up to this size are kept in memory, decoded; larger ones are read again for each evaluation.
-const MOST_RESIDENT_STORED_BYTES: u64 = 1 << 30;
+pub(crate) const MOST_RESIDENT_STORED_BYTES: u64 = 1 << 30;
 
 /// Data that is predicted, any number of times: validation files, or the files of `eval` and `predict`. What fits is kept in memory,
 /// decoded. A clone shares it.

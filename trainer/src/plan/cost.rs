@@ -1,7 +1,7 @@
 //! What a step costs, by counting, and how long it would take on a machine that does each at its full rate.
 
 use super::memory::activations_per_sample;
-use super::samples_per_step;
+use super::{Count, samples_per_step};
 use crate::arithmetic::Arithmetic;
 use crate::config::Config;
 use crate::machine::Machine;
@@ -12,11 +12,11 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StepCost {
     /// Floating-point operations of one step, a multiply-add counted as two.
-    pub flops_per_step: u64,
+    pub flops_per_step: Count,
     /// Bytes of rows and their optimiser state that are read and written in one step, if none stays in a cache.
-    pub table_bytes_per_step: u64,
+    pub table_bytes_per_step: Count,
     /// Bytes of dense weights, state and activations that are read and written in one step.
-    pub dense_bytes_per_step: u64,
+    pub dense_bytes_per_step: Count,
     /// An estimate: operations at the machine's rate, then the bytes of the tables at its memory's; nothing overlaps.
     pub predicted_step_us: f64,
     /// An estimate: samples of a step by its time.
@@ -24,27 +24,27 @@ pub struct StepCost {
 }
 
 impl StepCost {
-    pub(super) fn new(config: &Config, dense_parameters: u64, machine: &Machine, threads: usize) -> Self {
+    pub(super) fn new(config: &Config, dense_parameters: Count, machine: &Machine, threads: usize) -> Self {
         let samples = samples_per_step(config);
         let flops_per_step = samples * Arithmetic::of(config).training_flop();
         let table_bytes_per_step = samples * table_bytes_per_sample(config);
-        let dense_state = config.optimizer.dense.optimizer().state_bytes(1, dense_parameters as usize);
+        let dense_state = dense_parameters * config.optimizer.dense.optimizer().state_bytes(1, 1);
         // Weights forward and backward, gradients written and read, weights and state updated; activations written
         // and read forward and backward, by batch.
-        let dense_bytes_per_step = config.train.accumulate as u64 * dense_parameters * 4 * 4
-            + dense_parameters * 8
-            + 2 * dense_state
-            + samples * activations_per_sample(config) * 4 * 4;
+        let dense_bytes_per_step = dense_parameters * config.train.accumulate * 16_u64
+            + dense_parameters * 8_u64
+            + dense_state * 2_u64
+            + samples * activations_per_sample(config) * 16_u64;
         // More threads than cores do not help.
         let cores = threads.min(machine.cores).max(1) as f64;
-        let seconds = flops_per_step as f64 / (machine.core_flops * cores)
-            + (table_bytes_per_step + dense_bytes_per_step) as f64 / machine.memory_bytes_per_s;
+        let seconds = flops_per_step.as_f64() / (machine.core_flops * cores)
+            + (table_bytes_per_step + dense_bytes_per_step).as_f64() / machine.memory_bytes_per_s;
         Self {
             flops_per_step,
             table_bytes_per_step,
             dense_bytes_per_step,
             predicted_step_us: seconds * 1e6,
-            predicted_samples_per_s: samples as f64 / seconds,
+            predicted_samples_per_s: samples.as_f64() / seconds,
         }
     }
 }
@@ -61,7 +61,7 @@ impl StepCost {
 }
 
 /// One row per table is read forward, its gradient written and read, and row and state read and written by the update.
-fn table_bytes_per_sample(config: &Config) -> u64 {
+fn table_bytes_per_sample(config: &Config) -> Count {
     let gradient = config.model.dim as u64 * 4;
     let state = config.optimizer.sparse.optimizer().state_bytes(1, config.model.dim);
     let rows = (0..config.data.num_sparse).map(|column| {

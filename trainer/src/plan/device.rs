@@ -1,6 +1,6 @@
 //! What of a rank's memory lies on a CUDA device.
 
-use super::MemoryUse;
+use super::{Count, MemoryUse};
 use crate::machine::DeviceFacts;
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ pub struct DevicePlan {
     /// What it calls itself.
     pub name: String,
     /// Bytes that the rank will take there: tables, dense network, activations, work space.
-    pub needed_bytes: u64,
+    pub needed_bytes: Count,
     /// Bytes that are free.
     pub free_bytes: u64,
     /// Devices of the machine.
@@ -26,19 +26,14 @@ impl DevicePlan {
         Self { name, needed_bytes: memory.on_a_device(), free_bytes, count }
     }
 
-    /// The same device with other tables.
-    pub(super) fn with(&self, memory: &MemoryUse) -> Self {
-        Self { needed_bytes: memory.on_a_device(), ..self.clone() }
-    }
-
     pub(super) fn fits(&self) -> bool {
-        self.needed_bytes <= self.free_bytes
+        self.needed_bytes.fits(self.free_bytes)
     }
 }
 
 impl MemoryUse {
     /// What of it lies on a device, with the work space of matrix products.
-    pub(super) fn on_a_device(&self) -> u64 {
+    pub(super) fn on_a_device(&self) -> Count {
         self.table_weight_bytes
             + self.table_state_bytes
             + self.dense_bytes
@@ -48,7 +43,7 @@ impl MemoryUse {
     }
 
     /// What of it the host holds where the model lies on a device: batches pass through page-locked memory.
-    pub(super) fn beside_a_device(&self) -> u64 {
+    pub(super) fn beside_a_device(&self) -> Count {
         self.reader_bytes + self.id_map_bytes + self.other_bytes
     }
 }

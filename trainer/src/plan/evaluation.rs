@@ -4,13 +4,13 @@ use super::samples_per_step;
 use crate::config::{Config, EvalEvery};
 
 /// Arithmetic of a training step over that of its forward pass: the backward pass has two products for each of the forward pass.
-const STEP_OVER_FORWARD: u64 = 3;
+const STEP_OVER_FORWARD: u128 = 3;
 
 /// Samples that are trained on between two evaluations; none where there is one alone, at the end, or nothing is known of an epoch.
 pub(super) fn samples_between(config: &Config, data_rows: Option<u64>) -> Option<f64> {
     match config.eval.every {
         EvalEvery::Steps(0) => None,
-        EvalEvery::Steps(steps) => Some((steps * samples_per_step(config)) as f64),
+        EvalEvery::Steps(steps) => Some((samples_per_step(config) * steps).as_f64()),
         EvalEvery::EpochFraction(fraction) => Some(data_rows? as f64 * fraction),
     }
 }
@@ -21,9 +21,10 @@ pub(super) fn samples_between(config: &Config, data_rows: Option<u64>) -> Option
 /// An evaluation of E samples takes N ranks the time of E / N forward passes. Between two evaluations, R ranks train on I samples in the
 /// time of 3 I / R forward passes. So N is R E / 3 I, rounded up.
 pub fn hiding_eval_ranks(config: &Config, eval_rows: u64, data_rows: Option<u64>) -> Option<u64> {
-    let between = samples_between(config, data_rows)? as u64;
-    let forward_passes = config.run.ranks as u64 * eval_rows;
-    Some(forward_passes.div_ceil(STEP_OVER_FORWARD * between.max(1)).max(1))
+    let between = u128::from(samples_between(config, data_rows)? as u64);
+    let forward_passes = config.run.ranks as u128 * u128::from(eval_rows);
+    let ranks = forward_passes.div_ceil(STEP_OVER_FORWARD * between.max(1)).max(1);
+    Some(u64::try_from(ranks).unwrap_or(u64::MAX))
 }
 
 /// The same in words; empty where nothing is known.

@@ -1,6 +1,6 @@
 //! The hybrid split for people and for programs: what each table keeps on every rank, what that serves, what it saves.
 
-use crate::report::{bytes, count};
+use crate::report::{bytes, count, short_time};
 use headlong_embedding::hybrid::split::{Split, TableSplit};
 use headlong_embedding::hybrid::traffic::{Exchange, Hops, IdSource, Merge, Variant};
 use serde::Serialize;
@@ -73,7 +73,8 @@ impl HybridPlan {
     fn write_summary(&self, text: &mut String) {
         let (sent, pure) = (self.bytes_per_step, self.pure_bytes_per_step);
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "exchange: {}; estimate {:.0} us a step", self.exchange, self.exchange_us);
+        let _ =
+            writeln!(text, "exchange: {}; estimate {} a step", self.exchange, short_time(self.exchange_us));
         let _ = writeln!(
             text,
             "tables send {} between nodes and {} inside them in a step (pure model-parallel: {} and {}); busiest owner {:.1} % above the mean",

@@ -1,14 +1,16 @@
 //! What the memory of a run goes to.
 
-use super::{TablePlan, cross_layers, layers, samples_per_step, top_input_width};
-use crate::config::{Config, Ids};
+use super::{Count, TablePlan, dense_parameters, samples_per_step};
+use crate::build::{SlotBytes, slot_bytes};
+use crate::config::{Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice};
 use headlong_embedding::hybrid::split::Split;
 use serde::Serialize;
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
 pub const READER_BLOCK_BYTES: u64 = 8 << 20;
 
-/// Bytes of everything that no other line counts: the program, stacks, file buffers, the evaluation's scores.
+/// Bytes of everything of a process that no other line counts: the program, stacks, file buffers, messages on their way, the
+/// evaluation's scores.
 const PROGRAM_BYTES: u64 = 48 << 20;
 
 /// Bytes of one entry of the maps that hold a dictionary or admitted ids: key, row, count, at 7/8 occupancy at worst
@@ -17,29 +19,39 @@ const MAP_ENTRY_BYTES: u64 = 37;
 
 /// Bytes of one looked-up row in a routing plan: keys twice for sorting, unique rows, samples, starts.
 const ROUTE_ENTRY_BYTES: u64 = 32;
+/// The same for each id of bags of several: positions, samples and weights.
+const BAG_ENTRY_BYTES: u64 = 12;
+/// Among several ranks, bytes for each id besides: places, owners, what is asked for.
+const REQUEST_BYTES: u64 = 40;
+/// Bytes for each row that a rank is asked for: keys twice for sorting, rows, parts, lists.
+const ASKED_BYTES: u64 = 40;
+/// Bytes for each frequent row, by which its place is found.
+const PLACE_BYTES: u64 = 40;
 
 /// Batches that the iteration holds: of now, of next, of an evaluation.
 const BATCH_SLOTS: u64 = 3;
+/// Batches of an evaluation that are read ahead, and the one that is evaluated.
+const EVALUATION_BATCHES: u64 = 4;
 
 /// Bytes of one rank, by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct MemoryUse {
     /// Embedding weights.
-    pub table_weight_bytes: u64,
+    pub table_weight_bytes: Count,
     /// State of the sparse optimiser, and what tables need besides.
-    pub table_state_bytes: u64,
+    pub table_state_bytes: Count,
     /// Dense weights, gradients and optimiser state.
-    pub dense_bytes: u64,
+    pub dense_bytes: Count,
     /// Vectors and gradients on their way between ranks, gradients of frequent rows among them.
-    pub exchange_bytes: u64,
-    /// Activations and their gradients, and the batches that the iteration holds.
-    pub activation_bytes: u64,
-    /// Batches that are read ahead, the parser's blocks, and what an evaluation collects.
-    pub reader_bytes: u64,
+    pub exchange_bytes: Count,
+    /// Activations and their gradients, packed weights, and the batches that the iteration holds.
+    pub activation_bytes: Count,
+    /// Batches that are read ahead, the parser's blocks, validation data that stays in memory.
+    pub reader_bytes: Count,
     /// The dictionary, or the admitted ids.
-    pub id_map_bytes: u64,
+    pub id_map_bytes: Count,
     /// Everything else.
-    pub other_bytes: u64,
+    pub other_bytes: Count,
 }
 
 /// What the rank that holds most has of the tables, where there are several.
@@ -49,64 +61,70 @@ pub struct OfRank {
     pub bytes_of_rows: u64,
     /// Bytes of the gradients of frequent rows.
     pub frequent_bytes: u64,
-    /// Bytes of vectors that it asks others for, and that others ask it for.
-    pub exchanged_bytes: u64,
+    /// Frequent rows.
+    pub frequent_rows: u64,
+    /// Bytes of vectors that it asks others for, and that others ask it for; none: as much as there is room for.
+    pub exchanged_bytes: Option<u64>,
 }
 
 impl OfRank {
-    /// Of a split: no more than one vector a row of its lookups each way.
-    pub(super) fn of(split: &Split, ranks: usize) -> Self {
-        let vectors = split.traffic.vectors.total() / ranks as f64;
-        let frequent = split.tables.iter().map(|table| table.frequent_rows * (table.dim as u64 * 4 + 4));
+    pub(super) fn of(split: &Split) -> Self {
+        let frequent = |table: &headlong_embedding::hybrid::split::TableSplit| {
+            table.frequent_rows * (table.dim as u64 * 4 + 4)
+        };
         Self {
             bytes_of_rows: split.bytes_per_rank,
-            frequent_bytes: frequent.sum(),
-            exchanged_bytes: (2.0 * vectors) as u64,
+            frequent_bytes: split.tables.iter().map(frequent).sum(),
+            frequent_rows: split.tables.iter().map(|table| table.frequent_rows).sum(),
+            exchanged_bytes: None,
         }
     }
 }
 
-impl MemoryUse {
-    pub(super) fn new(config: &Config, tables: &[TablePlan], dense_parameters: u64, threads: usize) -> Self {
-        let dense_state = config.optimizer.dense.optimizer().state_bytes(1, dense_parameters as usize);
-        // Each block of a batch sums its own gradients before they are added (docs/numerics.md).
-        let gradients = if config.sum_blocks() > 1 { 1 + config.sum_blocks() as u64 } else { 1 };
-        let table_rows: Vec<u64> = tables.iter().map(|table| table.rows).collect();
-        let rows: u64 = table_rows.iter().sum();
-        Self {
-            table_weight_bytes: tables.iter().map(|table| table.weight_bytes).sum(),
-            table_state_bytes: tables.iter().map(|table| table.state_bytes).sum(),
-            dense_bytes: dense_parameters * 4 * (1 + gradients) + dense_state,
-            exchange_bytes: 0,
-            activation_bytes: activation_bytes(config),
-            reader_bytes: reader_bytes(config, threads) + config.multi_hot_bytes(&table_rows),
-            id_map_bytes: if config.data.ids == Ids::Hash { 0 } else { rows * MAP_ENTRY_BYTES },
-            other_bytes: PROGRAM_BYTES,
-        }
-    }
+/// How a job's memory is divided.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sharing {
+    /// Ranks of the job.
+    pub(super) ranks: usize,
+    /// Whether each is a process of its own: then nothing that a process has once is shared.
+    pub(super) separate: bool,
+    /// Whether the model lies on devices.
+    pub(super) on_device: bool,
+    /// What the rank with most rows has; none: rows are divided evenly.
+    pub(super) rows: Option<OfRank>,
+    /// Bytes of validation data that stay in memory.
+    pub(super) kept_bytes: u64,
+    /// Rows of the training data, where known.
+    pub(super) data_rows: Option<u64>,
+}
 
-    /// One rank's part, where the rows are split among several: its rows, and its share of each batch. What the process has once is
-    /// counted to each rank in equal parts.
-    pub(super) fn of_rank(self, of: Option<&OfRank>, ranks: usize) -> Self {
-        let Some(of) = of else { return self };
-        let all_rows = self.table_weight_bytes + self.table_state_bytes;
-        let own_rows = of.bytes_of_rows.saturating_sub(of.frequent_bytes);
-        let part = own_rows as f64 / all_rows.max(1) as f64;
-        let ranks = ranks as u64;
+impl MemoryUse {
+    /// That of the rank that needs most. What a process has once is counted to each of its ranks in equal parts.
+    pub(super) fn of_rank(config: &Config, tables: &[TablePlan], threads: usize, sharing: &Sharing) -> Self {
+        let ranks = sharing.ranks;
+        let slots = slot_bytes(config, ranks, sharing.on_device);
+        let lookups = Lookups::of(config, tables, &slots, sharing);
+        let optimizer = config.optimizer.dense.optimizer();
+        let dense_state = dense_parameters(config) * optimizer.state_bytes(1, 1);
+        let (weights, states) = rows_of_rank(tables, sharing);
+        let of_process = |bytes: Count| if sharing.separate { bytes } else { bytes.share(ranks) };
+        let table_rows: Vec<u64> = tables.iter().map(|table| table.rows).collect();
         Self {
-            table_weight_bytes: (self.table_weight_bytes as f64 * part) as u64,
-            table_state_bytes: (self.table_state_bytes as f64 * part) as u64,
-            exchange_bytes: of.frequent_bytes + of.exchanged_bytes,
-            activation_bytes: self.activation_bytes / ranks,
-            reader_bytes: self.reader_bytes / ranks,
-            id_map_bytes: self.id_map_bytes / ranks,
-            other_bytes: self.other_bytes / ranks,
-            ..self
+            table_weight_bytes: weights,
+            table_state_bytes: states,
+            dense_bytes: Count::from(slots.parameters) + dense_state,
+            exchange_bytes: lookups.exchange_bytes,
+            activation_bytes: Count::from(slots.activations) + lookups.route_bytes + batches(config, &slots),
+            reader_bytes: of_process(
+                reader_bytes(config, threads, sharing) + config.multi_hot_bytes(&table_rows),
+            ),
+            id_map_bytes: of_process(id_map_bytes(config, tables)),
+            other_bytes: of_process(Count::from(PROGRAM_BYTES)),
         }
     }
 
     /// All of it.
-    pub fn total(&self) -> u64 {
+    pub fn total(&self) -> Count {
         self.table_weight_bytes
             + self.table_state_bytes
             + self.dense_bytes
@@ -118,44 +136,113 @@ impl MemoryUse {
     }
 }
 
-/// Elements that one sample passes through: inputs, layer outputs, pooled vectors, the interaction's output.
-pub(super) fn activations_per_sample(config: &Config) -> u64 {
-    let outputs: usize = layers(config).iter().map(|&(_, outputs)| outputs).sum();
-    let pooled = config.data.num_sparse * config.model.dim;
-    (config.data.num_dense + outputs + pooled + top_input_width(config)) as u64
+/// Weights and optimiser states of one rank.
+fn rows_of_rank(tables: &[TablePlan], sharing: &Sharing) -> (Count, Count) {
+    let weights: Count = tables.iter().map(|table| table.weight_bytes).sum();
+    let states: Count = tables.iter().map(|table| table.state_bytes).sum();
+    let Some(of) = &sharing.rows else { return (weights.share(sharing.ranks), states.share(sharing.ranks)) };
+    let own = Count::from(of.bytes_of_rows) - of.frequent_bytes;
+    let part = weights.as_f64() / (weights + states).as_f64().max(1.0);
+    let weights = Count::from((own.as_f64() * part) as u64);
+    (weights, own - weights)
 }
 
-/// Samples of the largest batch, of training or of evaluation.
-fn largest_batch(config: &Config) -> u64 {
-    samples_per_step(config).max(config.eval.batch_size as u64)
+/// What looking rows up takes, besides the tables.
+struct Lookups {
+    /// Vectors and gradients on their way.
+    exchange_bytes: Count,
+    /// The routing plans of the batches that the iteration holds.
+    route_bytes: Count,
+}
+
+impl Lookups {
+    /// Room is taken for the worst case: no two ids of a batch are equal, and each rank may be asked for all of them.
+    fn of(config: &Config, tables: &[TablePlan], slots: &SlotBytes, sharing: &Sharing) -> Self {
+        let ranks = sharing.ranks;
+        // One rank looks up the rows of evaluations straight from their ids, where tables are dense.
+        let is_planned =
+            ranks > 1 || sharing.on_device || config.table.iter().any(|entry| entry.kind.is_some());
+        let samples = if is_planned { slots.step.max(slots.evaluation) } else { slots.step };
+        let merges = config.comm.deduplicate != DeduplicateChoice::Off;
+        let (mut vectors, mut route) = (Count::ZERO, Count::ZERO);
+        for (column, table) in tables.iter().enumerate() {
+            let of_sample = config.max_ids_per_sample(column);
+            let ids = Count::from(samples) * of_sample;
+            let of_bag = if of_sample > 1 { BAG_ENTRY_BYTES } else { 0 };
+            route += ids * (ROUTE_ENTRY_BYTES + of_bag) + Count::from(samples) * 4_u64;
+            if ranks == 1 {
+                continue;
+            }
+            let bounded = merges && !config.is_raw(column);
+            let most = |rows: u64| if bounded { ids.min(Count::from(rows)) } else { ids };
+            let asked = match sharing.on_device {
+                // Slots of a fixed size, one for each pair of ranks.
+                true => most(slot_rows(config, ids, ranks)),
+                false => most(table.rows.div_ceil(ranks as u64)),
+            } * ranks;
+            let requested = if sharing.on_device { asked } else { most(table.rows) };
+            vectors += (requested + asked) * table.dim;
+            route += ids * REQUEST_BYTES + asked * ASKED_BYTES;
+        }
+        let (frequent, places) = sharing.rows.map_or((0, 0), |of| (of.frequent_bytes, of.frequent_rows));
+        let exchanged = sharing.rows.and_then(|of| of.exchanged_bytes).map(Count::from);
+        Self {
+            exchange_bytes: exchanged.unwrap_or(vectors * 4_u64) + frequent,
+            route_bytes: route * BATCH_SLOTS + Count::from(places) * PLACE_BYTES,
+        }
+    }
+}
+
+/// Rows of a slot between two devices: `comm.slot_factor` even shares of a rank's ids.
+fn slot_rows(config: &Config, ids: Count, ranks: usize) -> u64 {
+    (config.comm.slot_factor * ids.as_f64() / ranks as f64).ceil() as u64 + 64
+}
+
+/// Elements that one sample passes through: inputs, layer outputs, pooled vectors, the interaction's output.
+pub(super) fn activations_per_sample(config: &Config) -> Count {
+    let outputs: Count = super::layers(config).iter().map(|&(_, outputs)| outputs).sum();
+    let pooled = Count::from(config.data.num_sparse) * config.model.dim;
+    outputs + pooled + config.data.num_dense + super::top_input_width(config)
 }
 
 /// Bytes of one sample as the reader delivers it: a label, the dense values, per table a row index and an offset.
-fn sample_bytes(config: &Config) -> u64 {
-    4 + config.data.num_dense as u64 * 4 + ids_per_sample(config) * 8 + config.data.num_sparse as u64 * 4
+fn sample_bytes(config: &Config) -> Count {
+    let ids: Count = (0..config.data.num_sparse).map(|column| config.max_ids_per_sample(column)).sum();
+    ids * 8_u64 + Count::from(4 + config.data.num_dense * 4 + config.data.num_sparse * 4)
 }
 
-fn ids_per_sample(config: &Config) -> u64 {
-    (0..config.data.num_sparse).map(|column| config.max_ids_per_sample(column) as u64).sum()
+/// The batches that the iteration holds; where every rank knows the ids of all, those of all.
+fn batches(config: &Config, slots: &SlotBytes) -> Count {
+    let known = config.run.ranks > 1 && config.comm.ids != IdsChoice::Exchange;
+    let copies = if known { config.run.ranks + 1 } else { 1 };
+    sample_bytes(config) * slots.step.max(slots.evaluation) * BATCH_SLOTS * copies
 }
 
-fn activation_bytes(config: &Config) -> u64 {
-    let (micro, step, largest) =
-        (config.train.batch_size as u64, samples_per_step(config), largest_batch(config));
-    let outputs: u64 = layers(config).iter().map(|&(_, outputs)| outputs as u64).sum();
-    // Layers and the interaction work on one micro-batch: outputs and their gradients.
-    let layers = micro * 2 * (outputs + top_input_width(config) as u64) * 4;
-    // A cross network has one gradient for all its layers, and one of what it makes of them.
-    let crossed = if cross_layers(config) > 0 { micro * 2 * top_input_width(config) as u64 * 4 } else { 0 };
-    let vectors = (largest + step) * (config.data.num_sparse * config.model.dim) as u64 * 4;
-    let slot = sample_bytes(config)
-        + config.data.num_dense as u64 * 4
-        + 4
-        + ids_per_sample(config) * ROUTE_ENTRY_BYTES;
-    layers + crossed + vectors + BATCH_SLOTS * largest * slot
+fn reader_bytes(config: &Config, threads: usize, sharing: &Sharing) -> Count {
+    let data = &config.data;
+    // The ones that wait, the one that is read, the one that is taken, and that of the session.
+    let ahead = samples_per_step(config) * (data.prefetch_batches + 3);
+    let evaluates = !data.valid.is_empty() || config.synthetic.enabled;
+    let evaluated =
+        if evaluates { Count::from(config.eval.batch_size) * EVALUATION_BATCHES } else { Count::ZERO };
+    let shuffled = match data.order {
+        OrderChoice::Samples => data.order_window.min(sharing.data_rows.unwrap_or(u64::MAX)),
+        OrderChoice::Sequential | OrderChoice::Batches => 0,
+    };
+    (ahead + evaluated + shuffled) * sample_bytes(config)
+        + Count::from(threads.div_ceil(READING_SHARE)) * READER_BLOCK_BYTES
+        + sharing.kept_bytes
 }
 
-fn reader_bytes(config: &Config, threads: usize) -> u64 {
-    let ahead = (config.data.prefetch_batches as u64 + 2) * largest_batch(config) * sample_bytes(config);
-    ahead + threads as u64 * READER_BLOCK_BYTES
+/// One thread in so many parses.
+const READING_SHARE: usize = 4;
+
+fn id_map_bytes(config: &Config, tables: &[TablePlan]) -> Count {
+    match config.data.ids {
+        Ids::Hash | Ids::Modulo | Ids::Rows => Count::ZERO,
+        Ids::Admitted | Ids::Dictionary => {
+            let mapped = tables.iter().enumerate().filter(|(column, _)| !config.is_raw(*column));
+            mapped.map(|(_, table)| table.rows).sum::<Count>() * MAP_ENTRY_BYTES
+        }
+    }
 }

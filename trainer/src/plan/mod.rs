@@ -4,9 +4,12 @@
 //! known, and the machine's facts ([`Machine`]). It answers three questions: does it fit, what does a step cost, what
 //! would be left over. `headlong plan` prints it, `headlong train` prints it first and refuses what does not fit.
 
+pub mod advice;
 pub mod cluster;
 mod cost;
+mod count;
 mod device;
+mod division;
 pub mod evaluation;
 pub mod hybrid;
 mod memory;
@@ -15,23 +18,22 @@ pub mod text;
 pub mod tuned;
 
 pub use cost::StepCost;
+pub use count::Count;
 pub use device::DevicePlan;
+pub use division::Division;
 pub use memory::{MemoryUse, OfRank, READER_BLOCK_BYTES};
 
 use crate::build::table_specs;
 use crate::config::{Config, Interaction};
-use crate::error::{Error, Result};
-use crate::machine::{Machine, has_devices_beside};
+use crate::machine::Machine;
 use headlong_device::DType;
 use headlong_embedding::hybrid::split::Split;
 use headlong_embedding::{MemoryNeeds, Registry, TableSpec};
+use memory::Sharing;
 use serde::Serialize;
 
-/// With less memory than this, multi-hot ids would be made again at every turn.
-const LEAST_DRAWS_MIB: u64 = 256;
-
 /// What a plan is made from, besides the configuration.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// Rows of each table ([`Config::table_rows`]).
     pub table_rows: &'a [u64],
@@ -39,10 +41,32 @@ pub struct Facts<'a> {
     pub data_rows: Option<u64>,
     /// The machine.
     pub machine: &'a Machine,
-    /// How the rows are split among the ranks, where that is known.
+    /// How the rows are split among the ranks, where that is known; else evenly.
     pub split: Option<&'a Split>,
     /// The kinds of tables, which know what theirs take.
     pub registry: &'a Registry,
+    /// Ranks that share this machine; none: all of them.
+    pub ranks_here: Option<usize>,
+    /// Whether each rank is a process of its own.
+    pub separate: bool,
+    /// Bytes of validation data that stay in memory.
+    pub kept_bytes: u64,
+}
+
+impl<'a> Facts<'a> {
+    /// Nothing is known of data and split; ranks are threads of one process.
+    pub fn new(table_rows: &'a [u64], machine: &'a Machine, registry: &'a Registry) -> Self {
+        Self {
+            table_rows,
+            data_rows: None,
+            machine,
+            split: None,
+            registry,
+            ranks_here: None,
+            separate: false,
+            kept_bytes: 0,
+        }
+    }
 }
 
 /// One table of a plan.
@@ -59,11 +83,11 @@ pub struct TablePlan {
     /// Share of all lookups that the frequent rows serve, 0 to 1.
     pub covered_share: f64,
     /// Bytes of weights and optimiser state.
-    pub bytes: u64,
+    pub bytes: Count,
     /// Bytes of weights.
-    pub weight_bytes: u64,
+    pub weight_bytes: Count,
     /// Bytes of optimiser state, and of what a table needs besides: an index of ids, room for the vectors of a batch.
-    pub state_bytes: u64,
+    pub state_bytes: Count,
 }
 
 /// Bytes that travel in a step.
@@ -84,38 +108,23 @@ pub struct ExchangePlan {
     pub inter_node: Exchange,
 }
 
-/// How the data divides into batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Division {
-    /// Rows of the training data.
-    pub data_rows: u64,
-    /// Steps of one epoch, the last one included.
-    pub steps_per_epoch: u64,
-    /// Samples of the last step of an epoch; a full step where the batch divides the data.
-    pub last_step_samples: u64,
-    /// Samples that are never trained on: 0, because the last step takes what is left.
-    pub samples_lost: u64,
-    /// The batch size nearest to the configured one that divides the data into full steps.
-    pub nearest_dividing_batch_size: u64,
-}
-
 /// What a configuration means on a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// The tables, in column order.
     pub tables: Vec<TablePlan>,
     /// Weights and biases of the dense network.
-    pub dense_parameters: u64,
+    pub dense_parameters: Count,
     /// Elements of all tables.
-    pub embedding_parameters: u64,
+    pub embedding_parameters: Count,
     /// Width of the top network's input.
     pub top_input_width: usize,
     /// Samples of one step: batch × accumulate.
-    pub samples_per_step: u64,
+    pub samples_per_step: Count,
     /// What the memory goes to, per rank.
     pub memory: MemoryUse,
     /// Bytes of one rank, all together.
-    pub bytes_per_rank: u64,
+    pub bytes_per_rank: Count,
     /// Bytes this machine can give.
     pub available_bytes: u64,
     /// The device of a rank, where ranks train on devices; then `bytes_per_rank` is what the host holds.
@@ -136,6 +145,8 @@ pub struct Plan {
     pub division: Option<Division>,
     /// Ranks.
     pub ranks: usize,
+    /// Of these, the ones that share this machine.
+    pub ranks_here: usize,
     /// Threads of this process.
     pub threads: usize,
     /// `"cpu"` or `"cuda"`.
@@ -176,10 +187,10 @@ pub fn layers(config: &Config) -> Vec<(usize, usize)> {
 }
 
 /// Weights and biases of the dense network.
-pub fn dense_parameters(config: &Config) -> u64 {
-    let with_biases: usize = layers(config).iter().map(|&(inputs, outputs)| (inputs + 1) * outputs).sum();
+pub fn dense_parameters(config: &Config) -> Count {
+    let with_biases = layers(config).into_iter().map(|(inputs, outputs)| Count::from(inputs + 1) * outputs);
     // The first factor of a cross layer has no bias.
-    (with_biases - cross_layers(config) * config.model.cross_rank) as u64
+    with_biases.sum::<Count>() - Count::from(cross_layers(config)) * config.model.cross_rank
 }
 
 impl Plan {
@@ -199,15 +210,13 @@ impl Plan {
         };
         let dense_parameters = dense_parameters(config);
         let threads = config.run.threads.unwrap_or(facts.machine.cores);
-        let of_rank = facts.split.map(|split| OfRank::of(split, config.run.ranks));
-        let memory = MemoryUse::new(config, &tables, dense_parameters, threads)
-            .of_rank(of_rank.as_ref(), config.run.ranks);
+        let memory = MemoryUse::of_rank(config, &tables, threads, &sharing(config, facts));
         let on_device = facts.machine.device.as_ref().map(|device| DevicePlan::new(device, &memory));
         let bytes_per_rank = match on_device {
             Some(_) => memory.beside_a_device(),
             None => memory.total(),
         };
-        let ranks_here = config.run.ranks as u64;
+        let ranks_here = facts.ranks_here.unwrap_or(config.run.ranks);
         let available_bytes = facts.machine.usable_bytes();
         Self {
             embedding_parameters: embedding_parameters(config, &tables),
@@ -217,9 +226,10 @@ impl Plan {
             top_input_width: top_input_width(config),
             samples_per_step: samples_per_step(config),
             exchange_bytes_per_step: facts.split.map(ExchangePlan::of).unwrap_or_default(),
-            fits: bytes_per_rank * ranks_here <= available_bytes
+            fits: (bytes_per_rank * ranks_here).fits(available_bytes)
                 && on_device.as_ref().is_none_or(DevicePlan::fits),
             ranks: config.run.ranks,
+            ranks_here,
             device: if on_device.is_some() { "cuda" } else { "cpu" },
             on_device,
             tables,
@@ -230,113 +240,22 @@ impl Plan {
             threads,
         }
     }
+}
 
-    /// Refuses what does not fit, naming the key that would help and a value for it.
-    ///
-    /// # Errors
-    /// [`Error::DoesNotFit`].
-    pub fn check(&self, config: &Config, registry: &Registry) -> Result<()> {
-        if self.fits {
-            return Ok(());
-        }
-        let rows: Vec<u64> = self.tables.iter().map(|table| table.rows).collect();
-        let fits = |cap: u64| {
-            let capped: Vec<u64> = rows.iter().map(|rows| (*rows).min(cap)).collect();
-            let memory = MemoryUse::new(
-                config,
-                &tables(config, &capped, registry),
-                self.dense_parameters,
-                self.threads,
-            );
-            match &self.on_device {
-                Some(device) => device.with(&memory).fits(),
-                None => memory.total() * config.run.ranks as u64 <= self.available_bytes,
-            }
-        };
-        let largest = rows.iter().copied().max().unwrap_or(1);
-        let help = if let Some(help) = self.bounded_draws(config, &rows, registry) {
-            help
-        } else if fits(2) {
-            // Two figures are enough, and leave room.
-            let cap = round_down(largest_that(2, largest, fits));
-            format!("`tables.max_rows` = {cap} would fit (--set tables.max_rows={cap})")
-        } else {
-            "lower `train.batch_size`, `eval.batch_size`, `data.prefetch_batches` or `model.dim`".to_owned()
-        };
-        let (needed_bytes, available_bytes) = match &self.on_device {
-            Some(device) if !device.fits() => (device.needed_bytes, device.free_bytes),
-            _ => (self.bytes_per_rank * config.run.ranks as u64, self.available_bytes),
-        };
-        Err(Error::DoesNotFit { needed_bytes, available_bytes, help })
+/// How the ranks of `config` divide what they need.
+fn sharing(config: &Config, facts: &Facts<'_>) -> Sharing {
+    Sharing {
+        ranks: config.run.ranks,
+        separate: facts.separate,
+        on_device: facts.machine.device.is_some(),
+        rows: facts.split.filter(|_| config.run.ranks > 1).map(OfRank::of),
+        kept_bytes: facts.kept_bytes,
+        data_rows: facts.data_rows,
     }
 }
 
-impl Plan {
-    /// The bound on what is drawn for multi-hot ids with which a plan on processors would fit: it changes no result, so it is named first.
-    fn bounded_draws(&self, config: &Config, rows: &[u64], registry: &Registry) -> Option<String> {
-        let mut unbounded = config.clone();
-        unbounded.multi_hot.memory_mib = 0;
-        let all_mib = unbounded.multi_hot_bytes(rows) >> 20;
-        let fits = |memory_mib: u64| {
-            let mut bounded = config.clone();
-            bounded.multi_hot.memory_mib = memory_mib;
-            let memory = MemoryUse::new(
-                &bounded,
-                &tables(&bounded, rows, registry),
-                self.dense_parameters,
-                self.threads,
-            );
-            memory.total() * config.run.ranks as u64 <= self.available_bytes
-        };
-        if self.on_device.is_some() || all_mib < LEAST_DRAWS_MIB || !fits(LEAST_DRAWS_MIB) {
-            return None;
-        }
-        let mib = round_down(largest_that(LEAST_DRAWS_MIB, all_mib, fits));
-        Some(format!("`multi_hot.memory_mib` = {mib} would fit (--set multi_hot.memory_mib={mib})"))
-    }
-
-    /// Refuses ranks that evaluate, as `others` plans them, where they do not fit beside those that train.
-    ///
-    /// # Errors
-    /// [`Error::DoesNotFit`].
-    pub fn check_beside(&self, others: &Self) -> Result<()> {
-        let of_hosts = [self, others].map(|plan| plan.bytes_per_rank * plan.ranks as u64).iter().sum();
-        let mut memories = vec![(of_hosts, self.available_bytes)];
-        if let (Some(mine), Some(theirs)) = (&self.on_device, &others.on_device) {
-            let shared = !has_devices_beside(mine.count, self.ranks, others.ranks);
-            let beside = if shared { mine.needed_bytes } else { 0 };
-            memories.push((theirs.needed_bytes + beside, mine.free_bytes));
-        }
-        let help = "ranks that evaluate hold the model once more: leave --eval-ranks away".to_owned();
-        match memories.into_iter().find(|(needed, available)| needed > available) {
-            Some((needed_bytes, available_bytes)) => {
-                Err(Error::DoesNotFit { needed_bytes, available_bytes, help })
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-/// The largest number from `low`, which holds, to `high` for which `holds`, where smaller ones hold too.
-fn largest_that(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
-    while low < high {
-        let middle = low + (high - low).div_ceil(2);
-        if holds(middle) { low = middle } else { high = middle - 1 }
-    }
-    low
-}
-
-/// Keeps the first two figures.
-fn round_down(number: u64) -> u64 {
-    let mut unit = 1;
-    while number / unit >= 100 {
-        unit *= 10;
-    }
-    (number / unit * unit).max(2)
-}
-
-pub(crate) fn samples_per_step(config: &Config) -> u64 {
-    config.train.batch_size as u64 * config.train.accumulate as u64
+pub(crate) fn samples_per_step(config: &Config) -> Count {
+    Count::from(config.train.batch_size) * config.train.accumulate
 }
 
 /// What a table takes, as its kind says; a kind that is not registered is refused before there is a plan.
@@ -346,23 +265,24 @@ pub(crate) fn table_needs(config: &Config, spec: &TableSpec, registry: &Registry
 }
 
 pub(crate) fn tables(config: &Config, rows: &[u64], registry: &Registry) -> Vec<TablePlan> {
-    let batch = samples_per_step(config).max(config.eval.batch_size as u64);
+    let batch = samples_per_step(config).max(Count::from(config.eval.batch_size));
     let specs = table_specs(config, rows).into_iter().enumerate();
     let tables = specs.map(|(column, spec)| {
         let needs = table_needs(config, &spec, registry);
         // A table that hides its rows copies the vectors of a batch.
         let hides_rows = registry.kind(&spec).is_ok_and(|kind| !kind.shows_rows());
-        let ids = if hides_rows { batch.saturating_mul(config.max_ids_per_sample(column) as u64) } else { 0 };
-        let vectors = ids.saturating_mul((spec.dim * DType::F32.bytes()) as u64);
-        let state_bytes = needs.state_bytes.saturating_add(needs.work_bytes).saturating_add(vectors);
+        let ids = if hides_rows { batch * config.max_ids_per_sample(column) } else { Count::ZERO };
+        let vectors = ids * spec.dim * DType::F32.bytes();
+        let weight_bytes = Count::from(needs.weight_bytes);
+        let state_bytes = vectors + needs.state_bytes + needs.work_bytes;
         TablePlan {
             name: spec.name,
             rows: spec.rows,
             dim: spec.dim,
             frequent_rows: 0,
             covered_share: 0.0,
-            bytes: needs.weight_bytes.saturating_add(state_bytes),
-            weight_bytes: needs.weight_bytes,
+            bytes: weight_bytes + state_bytes,
+            weight_bytes,
             state_bytes,
         }
     });
@@ -370,7 +290,7 @@ pub(crate) fn tables(config: &Config, rows: &[u64], registry: &Registry) -> Vec<
 }
 
 /// Elements of weights. Tables whose rows share storage have fewer than one vector for each row.
-fn embedding_parameters(config: &Config, tables: &[TablePlan]) -> u64 {
+fn embedding_parameters(config: &Config, tables: &[TablePlan]) -> Count {
     let element_bytes = |column| config.table_spec(column, 1).dtype.bytes() as u64;
     tables.iter().enumerate().map(|(column, table)| table.weight_bytes / element_bytes(column)).sum()
 }
@@ -395,45 +315,6 @@ impl ExchangePlan {
             inter_node: exchange(forward.inter, backward.inter),
         }
     }
-}
-
-impl Division {
-    fn new(config: &Config, data_rows: u64) -> Self {
-        let step = samples_per_step(config);
-        let remainder = data_rows % step;
-        Self {
-            data_rows,
-            steps_per_epoch: data_rows.div_ceil(step),
-            last_step_samples: if remainder == 0 { step.min(data_rows) } else { remainder },
-            samples_lost: 0,
-            nearest_dividing_batch_size: nearest_divisor(
-                data_rows / config.train.accumulate as u64,
-                config.train.batch_size as u64,
-            ),
-        }
-    }
-}
-
-/// The divisor of `number` nearest to `target`; the smaller of two equally near ones.
-fn nearest_divisor(number: u64, target: u64) -> u64 {
-    if number == 0 {
-        return target;
-    }
-    let mut best = 1;
-    let mut divisor = 1;
-    // Divisors come in pairs around the root.
-    while divisor * divisor <= number {
-        if number.is_multiple_of(divisor) {
-            for candidate in [divisor, number / divisor] {
-                let (distance, best_distance) = (candidate.abs_diff(target), u64::abs_diff(best, target));
-                if distance < best_distance || (distance == best_distance && candidate < best) {
-                    best = candidate;
-                }
-            }
-        }
-        divisor += 1;
-    }
-    best
 }
 
 #[cfg(test)]

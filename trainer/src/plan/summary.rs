@@ -14,8 +14,8 @@ impl Plan {
             self.tables.len(),
             self.tables.first().map_or(0, |table| table.dim),
             count(rows),
-            count(self.embedding_parameters),
-            count(self.dense_parameters)
+            count(self.embedding_parameters.get()),
+            count(self.dense_parameters.get())
         );
         self.write_machine(&mut text);
         // Writing to a string cannot fail.
@@ -25,7 +25,7 @@ impl Plan {
                 "  {} rows: {} steps of {} samples an epoch",
                 count(division.data_rows),
                 count(division.steps_per_epoch),
-                count(self.samples_per_step)
+                count(self.samples_per_step.get())
             );
         }
         if let Some(hybrid) = &self.hybrid {
@@ -47,11 +47,11 @@ impl Plan {
         let _ = write!(
             text,
             "  memory {}{ranks} of {} available",
-            bytes(self.bytes_per_rank),
+            bytes(self.bytes_per_rank.get()),
             bytes(self.available_bytes)
         );
         if let Some(device) = &self.on_device {
-            let (needed, free) = (bytes(device.needed_bytes), bytes(device.free_bytes));
+            let (needed, free) = (bytes(device.needed_bytes.get()), bytes(device.free_bytes));
             let _ = write!(text, "; {}: {needed}{ranks} of {free} free", device.name);
         }
         let _ = writeln!(text, "; device {}, {} threads", self.device, self.threads);

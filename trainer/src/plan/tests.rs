@@ -1,6 +1,7 @@
 use super::*;
 use crate::arithmetic::Arithmetic;
 use crate::preset::{self, preset};
+use std::sync::LazyLock;
 
 const GIB: u64 = 1 << 30;
 
@@ -15,18 +16,27 @@ fn machine(available_bytes: u64) -> Machine {
     }
 }
 
+/// Nothing is known of data and split, and no kind is registered.
+fn facts<'a>(table_rows: &'a [u64], machine: &'a Machine) -> Facts<'a> {
+    static KINDS: LazyLock<Registry> = LazyLock::new(Registry::default);
+    Facts::new(table_rows, machine, &KINDS)
+}
+
 fn plan_of(name: &str, available_bytes: u64, data_rows: Option<u64>) -> (Config, Plan) {
     let config = preset(name).unwrap();
-    let rows = config.table_rows(None).unwrap();
-    let facts = Facts {
-        table_rows: &rows,
-        data_rows,
-        machine: &machine(available_bytes),
-        split: None,
-        registry: &Registry::default(),
-    };
+    let (rows, here) = (config.table_rows(None).unwrap(), machine(available_bytes));
+    let facts = Facts { data_rows, ..facts(&rows, &here) };
     let plan = Plan::new(&config, &facts);
     (config, plan)
+}
+
+/// What is said to what does not fit.
+fn refusal(config: &Config, rows: &[u64], available_bytes: u64) -> String {
+    let machine = machine(available_bytes);
+    let facts = facts(rows, &machine);
+    let error = Plan::new(config, &facts).check(config, &facts).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    error.to_string()
 }
 
 #[test]
@@ -49,7 +59,7 @@ fn published_numbers_of_kaggle() {
     assert_eq!(plan.memory.table_weight_bytes, 33_762_577 * 64);
     assert_eq!(plan.memory.table_state_bytes, 0);
     // Published: 2.01 GiB.
-    assert!((plan.memory.table_weight_bytes as f64 / GIB as f64 - 2.01).abs() < 0.005);
+    assert!((plan.memory.table_weight_bytes.as_f64() / GIB as f64 - 2.01).abs() < 0.005);
 }
 
 #[test]
@@ -57,7 +67,7 @@ fn published_numbers_of_mlperf_v1() {
     let (_, plan) = plan_of("criteo-terabyte-dlrm", 640 * GIB, None);
     assert_eq!(plan.dense_parameters, 2_368_897);
     assert_eq!(plan.top_input_width, 479);
-    assert!((plan.memory.table_weight_bytes as f64 / GIB as f64 - 89.53).abs() < 0.01);
+    assert!((plan.memory.table_weight_bytes.as_f64() / GIB as f64 - 89.53).abs() < 0.01);
 }
 
 #[test]
@@ -66,7 +76,7 @@ fn published_numbers_of_mlperf_v2() {
     assert_eq!(plan.dense_parameters, 171_392 + 10_627_200 + 5_245_953);
     assert_eq!(plan.top_input_width, 27 * 128);
     assert_eq!(plan.embedding_parameters, 204_184_588 * 128);
-    assert!((plan.memory.table_weight_bytes as f64 / GIB as f64 - 97.36).abs() < 0.01);
+    assert!((plan.memory.table_weight_bytes.as_f64() / GIB as f64 - 97.36).abs() < 0.01);
     assert_eq!(plan.memory.table_state_bytes, plan.memory.table_weight_bytes);
     // About 96.2 MFLOP a sample.
     let flops = Arithmetic::of(&config).training_flop() as f64;
@@ -81,16 +91,7 @@ fn optimiser_state_is_counted() {
         [("sgd", 0), ("adagrad", 16), ("rowwise_adagrad", 1), ("lazy_adam", 32), ("ftrl", 32)]
     {
         config.set_all(&[format!("optimizer.sparse.name={name}")]).unwrap();
-        let plan = Plan::new(
-            &config,
-            &Facts {
-                table_rows: &rows,
-                data_rows: None,
-                machine: &machine(GIB),
-                split: None,
-                registry: &Registry::default(),
-            },
-        );
+        let plan = Plan::new(&config, &facts(&rows, &machine(GIB)));
         assert_eq!(plan.memory.table_state_bytes, 26_000 * 4 * state, "{name}");
         assert_eq!(plan.tables[3].bytes, plan.tables[3].weight_bytes + plan.tables[3].state_bytes);
     }
@@ -99,7 +100,7 @@ fn optimiser_state_is_counted() {
 #[test]
 fn the_total_is_the_sum_of_its_parts() {
     let (_, plan) = plan_of("tiny", GIB, None);
-    let tables: u64 = plan.tables.iter().map(|table| table.bytes).sum();
+    let tables: Count = plan.tables.iter().map(|table| table.bytes).sum();
     assert_eq!(tables, plan.memory.table_weight_bytes + plan.memory.table_state_bytes);
     assert_eq!(plan.bytes_per_rank, plan.memory.total());
 }
@@ -108,49 +109,29 @@ fn the_total_is_the_sum_of_its_parts() {
 fn multi_hot_draws_that_do_not_fit_are_refused_with_a_bound_that_fits() {
     let name = "criteo-terabyte-dcnv2";
     let (config, plan) = plan_of(name, 1024 * GIB, None);
-    let available = plan.memory.total() - 10 * GIB;
-    let (_, plan) = plan_of(name, available, None);
-    let message = plan.check(&config, &Registry::default()).unwrap_err().to_string();
+    let available = (plan.memory.total() - 10 * GIB).get();
+    let message = refusal(&config, &config.table_rows(None).unwrap(), available);
     let bound = message.split("multi_hot.memory_mib=").nth(1).and_then(|rest| rest.split(')').next());
     let mut bounded = config;
     bounded.multi_hot.memory_mib = bound.unwrap_or_else(|| panic!("{message}")).parse().unwrap();
     let rows = bounded.table_rows(None).unwrap();
     let machine = machine(available);
-    let plan = Plan::new(
-        &bounded,
-        &Facts {
-            table_rows: &rows,
-            data_rows: None,
-            machine: &machine,
-            split: None,
-            registry: &Registry::default(),
-        },
-    );
-    plan.check(&bounded, &Registry::default()).unwrap();
+    let facts = facts(&rows, &machine);
+    Plan::new(&bounded, &facts).check(&bounded, &facts).unwrap();
 }
 
 #[test]
 fn what_does_not_fit_is_refused_with_a_cap_that_fits() {
     let (mut config, plan) = plan_of("criteo-terabyte-dlrm", 8 * GIB, None);
     assert!(!plan.fits);
-    let error = plan.check(&config, &Registry::default()).unwrap_err();
-    assert_eq!(error.exit_code(), 2);
-    let message = error.to_string();
+    let message = refusal(&config, &config.table_rows(None).unwrap(), 8 * GIB);
     let cap = message.split("tables.max_rows=").nth(1).and_then(|rest| rest.strip_suffix(')')).unwrap();
     config.set_all(&[format!("tables.max_rows={cap}")]).unwrap();
     let rows = config.table_rows(None).unwrap();
     let machine = machine(8 * GIB);
-    let plan = Plan::new(
-        &config,
-        &Facts {
-            table_rows: &rows,
-            data_rows: None,
-            machine: &machine,
-            split: None,
-            registry: &Registry::default(),
-        },
-    );
-    plan.check(&config, &Registry::default()).unwrap();
+    let facts = facts(&rows, &machine);
+    let plan = Plan::new(&config, &facts);
+    plan.check(&config, &facts).unwrap();
     // The cap is not needlessly small.
     assert!(plan.bytes_per_rank > 7 * GIB, "{message}");
 }
@@ -159,14 +140,7 @@ fn what_does_not_fit_is_refused_with_a_cap_that_fits() {
 fn a_batch_that_does_not_fit_names_the_batch() {
     let (mut config, _) = plan_of("tiny", GIB, None);
     config.train.batch_size = 10_000_000;
-    let facts = Facts {
-        table_rows: &[2; 26],
-        data_rows: None,
-        machine: &machine(GIB),
-        split: None,
-        registry: &Registry::default(),
-    };
-    let message = Plan::new(&config, &facts).check(&config, &Registry::default()).unwrap_err().to_string();
+    let message = refusal(&config, &[2; 26], GIB);
     assert!(message.contains("train.batch_size"), "{message}");
 }
 
@@ -175,16 +149,7 @@ fn the_control_group_counts() {
     let (config, _) = plan_of("criteo-kaggle", 64 * GIB, None);
     let rows = config.table_rows(None).unwrap();
     let limited = Machine { cgroup_available_bytes: Some(GIB), ..machine(64 * GIB) };
-    let plan = Plan::new(
-        &config,
-        &Facts {
-            table_rows: &rows,
-            data_rows: None,
-            machine: &limited,
-            split: None,
-            registry: &Registry::default(),
-        },
-    );
+    let plan = Plan::new(&config, &facts(&rows, &limited));
     assert_eq!((plan.available_bytes, plan.fits), (GIB, false));
 }
 
@@ -199,21 +164,6 @@ fn flops_by_hand() {
     let mut cat = config;
     cat.model.interaction = Interaction::Cat;
     assert_eq!(top_input_width(&cat), 6);
-}
-
-#[test]
-fn the_last_batch_and_the_nearest_divisor() {
-    let (_, plan) = plan_of("criteo-kaggle", 64 * GIB, Some(1000));
-    let division = plan.division.unwrap();
-    assert_eq!((division.steps_per_epoch, division.last_step_samples), (8, 1000 - 7 * 128));
-    assert_eq!((division.nearest_dividing_batch_size, division.samples_lost), (125, 0));
-    assert_eq!(nearest_divisor(1024, 128), 128);
-    assert_eq!(nearest_divisor(97, 50), 97);
-    assert_eq!(nearest_divisor(97, 40), 1);
-    assert_eq!(
-        nearest_divisor(45_840_617, 2048) * (45_840_617 / nearest_divisor(45_840_617, 2048)),
-        45_840_617
-    );
 }
 
 #[test]
@@ -234,8 +184,83 @@ fn json_has_the_promised_keys() {
 }
 
 #[test]
-fn two_figures() {
-    assert_eq!([1, 99, 101, 123_456, 999].map(round_down), [2, 99, 100, 120_000, 990]);
+fn sizes_that_are_too_large_do_not_wrap() {
+    for settings in [
+        &["tables.rows=4294967296", "model.dim=2048", "model.bottom=[64,2048]"][..],
+        &["train.batch_size=1073741824"],
+        &["eval.batch_size=1073741824"],
+        &["model.bottom=[1048576,1048576,16]"],
+        &["data.prefetch_batches=65536", "train.batch_size=1048576"],
+        &["tables.max_ids_per_sample=1048576", "train.batch_size=4095", "eval.batch_size=4095"],
+        &["model.interaction=cross", "model.cross_layers=1000", "model.cross_rank=1048576"],
+        &["data.order=samples", "data.order_window=1099511627776"],
+    ] {
+        let mut config = preset("tiny").unwrap();
+        config.set_all(settings).unwrap();
+        config.validate().unwrap();
+        let message = refusal(&config, &config.table_rows(None).unwrap(), 64 * GIB);
+        let key = settings[0].split_once('=').unwrap().0;
+        assert!(message.contains("lower") || message.contains("would fit"), "{key}: {message}");
+    }
+    // More than 64 bits hold.
+    let mut config = preset("tiny").unwrap();
+    config.data.num_sparse = 4096;
+    config.model.dim = 2048;
+    let rows = vec![1 << 44; 4096];
+    let here = machine(u64::MAX);
+    let plan = Plan::new(&config, &facts(&rows, &here));
+    assert!(!plan.fits && plan.bytes_per_rank == u64::MAX, "{:?}", plan.bytes_per_rank);
+    assert!(refusal(&config, &rows, u64::MAX).contains("more than 2^64 bytes"));
+}
+
+#[test]
+fn the_setting_that_takes_most_is_named() {
+    for (settings, named) in [
+        (&["run.threads=4096"][..], "`run.threads` = "),
+        (&["eval.batch_size=16777216"], "`eval.batch_size` = "),
+        (&["data.prefetch_batches=65536", "train.batch_size=512"], "`data.prefetch_batches` = "),
+        (&["tables.rows=90000000"], "`tables.max_rows` = "),
+        (&["train.accumulate=1000", "train.batch_size=65536"], "`train."),
+        (&["model.interaction=cross", "model.cross_rank=1000000"], "`model.cross_rank` = "),
+        (
+            &["train.batch_size=8000000", "tables.rows=90000000"],
+            "no single setting is enough: lower `tables.max_rows` and `train.",
+        ),
+    ] {
+        let mut config = preset("tiny").unwrap();
+        config.set_all(settings).unwrap();
+        config.validate().unwrap();
+        let message = refusal(&config, &config.table_rows(None).unwrap(), 3 * GIB);
+        assert!(message.contains(named), "{settings:?}: {message}");
+        let Some(set) = message.split("--set ").nth(1).and_then(|rest| rest.strip_suffix(')')) else {
+            continue;
+        };
+        config.set_all(&[set]).unwrap();
+        let (rows, here) = (config.table_rows(None).unwrap(), machine(3 * GIB));
+        assert!(Plan::new(&config, &facts(&rows, &here)).fits, "{message}");
+    }
+}
+
+#[test]
+fn ranks_share_tables_and_batches() {
+    let mut config = preset("criteo-kaggle").unwrap();
+    let rows = config.table_rows(None).unwrap();
+    let here = machine(64 * GIB);
+    let alone = Plan::new(&config, &facts(&rows, &here));
+    config.run.ranks = 8;
+    let threads = Plan::new(&config, &facts(&rows, &here));
+    let weights = |plan: &Plan| plan.memory.table_weight_bytes;
+    assert_eq!(weights(&threads) * 8_u64, weights(&alone));
+    assert_eq!(threads.memory.other_bytes * 8_u64, alone.memory.other_bytes);
+    // A process shares nothing with others.
+    let processes = Facts { separate: true, ..facts(&rows, &here) };
+    let processes = Plan::new(&config, &processes);
+    assert_eq!(processes.memory.other_bytes, alone.memory.other_bytes);
+    // Of ranks on two machines each has half of the job.
+    let small = machine((processes.bytes_per_rank * 4_u64).get());
+    let halves = Facts { ranks_here: Some(4), separate: true, ..facts(&rows, &small) };
+    assert!(Plan::new(&config, &halves).fits);
+    assert!(!Plan::new(&config, &Facts { ranks_here: Some(8), ..halves }).fits);
 }
 
 /// Two thousand million rows in 64 KiB, as the kind says.
@@ -249,22 +274,23 @@ fn a_kind_says_what_its_tables_take() {
     config.validate_with(&registry).unwrap();
     let rows = config.table_rows(None).unwrap();
     let machine = machine(GIB);
-    let facts =
-        Facts { table_rows: &rows, data_rows: None, machine: &machine, split: None, registry: &registry };
+    let facts = Facts::new(&rows, &machine, &registry);
     let plan = Plan::new(&config, &facts);
-    let staged = 4 * 16 * samples_per_step(&config).max(config.eval.batch_size as u64);
+    let staged = 4 * 16 * samples_per_step(&config).get().max(config.eval.batch_size as u64);
     let table = &plan.tables[2];
-    assert_eq!((table.rows, table.weight_bytes), (2_000_000_000, 40_000));
-    assert_eq!((table.state_bytes, table.bytes), (20_000 + 5_536 + staged, 65_536 + staged));
+    assert_eq!(table.rows, 2_000_000_000);
+    assert_eq!(table.weight_bytes, 40_000);
+    assert_eq!(table.state_bytes, 20_000 + 5_536 + staged);
+    assert_eq!(table.bytes, 65_536 + staged);
     let others: u64 = rows.iter().sum::<u64>() - 2_000_000_000;
     assert_eq!(plan.embedding_parameters, others * 16 + 10_000);
     assert_eq!(plan.memory.table_weight_bytes, others * 64 + 40_000);
     assert!(plan.fits);
-    plan.check(&config, &registry).unwrap();
+    plan.check(&config, &facts).unwrap();
     // Dense, it would not fit, and its rows are the ones to lower.
     config.table[0].kind = Some("dense".to_owned());
     let plan = Plan::new(&config, &facts);
-    assert!(!plan.fits && plan.check(&config, &registry).is_err());
+    assert!(!plan.fits && plan.check(&config, &facts).is_err());
 }
 
 struct SmallKind;

@@ -1,7 +1,7 @@
 //! The plan as text.
 
-use super::Plan;
-use crate::report::{bytes, count};
+use super::{Count, Plan};
+use crate::report::{bytes, count, short_time};
 use std::fmt::Write as _;
 
 /// Tables whose rows are printed one by one; the rest is one line.
@@ -23,29 +23,29 @@ impl Plan {
     fn write_tables(&self, text: &mut String) {
         let mut tables: Vec<_> = self.tables.iter().collect();
         tables.sort_by_key(|table| std::cmp::Reverse(table.rows));
-        let mut line = |name: &str, rows: u64, weights: u64, state: u64| {
+        let mut line = |name: &str, rows: Count, weights: Count, state: Count| {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
                 "  {name:<22} {:>15} {:>12} {:>12}",
-                count(rows),
-                bytes(weights),
-                bytes(state)
+                count(rows.get()),
+                bytes(weights.get()),
+                bytes(state.get())
             );
         };
         let head = tables.len().min(SHOWN_TABLES);
         for table in &tables[..head] {
-            line(&table.name, table.rows, table.weight_bytes, table.state_bytes);
+            line(&table.name, table.rows.into(), table.weight_bytes, table.state_bytes);
         }
-        let sum = |of: fn(&super::TablePlan) -> u64, tables: &[&super::TablePlan]| -> u64 {
+        let sum = |of: fn(&super::TablePlan) -> Count, tables: &[&super::TablePlan]| -> Count {
             tables.iter().map(|table| of(table)).sum()
         };
         for (name, tables) in [
-            (format!("{} smaller tables", tables.len() - head), &tables[head..]),
+            (format!("{} other tables", tables.len() - head), &tables[head..]),
             ("all tables".into(), &tables[..]),
         ] {
             if !tables.is_empty() {
-                let rows = sum(|table| table.rows, tables);
+                let rows = sum(|table| table.rows.into(), tables);
                 line(
                     &name,
                     rows,
@@ -74,14 +74,14 @@ impl Plan {
         let mut on_host = listed(&host);
         match &self.on_device {
             Some(device) => {
-                let (needed, free) = (bytes(device.needed_bytes), bytes(device.free_bytes));
+                let (needed, free) = (bytes(device.needed_bytes.get()), bytes(device.free_bytes));
                 let (name, uses) = (&device.name, listed(&model));
                 let fits = fits(device.fits());
                 let _ = writeln!(text, "{name}: {needed}{ranks} of {free} free ({fits}): {uses}, work space");
             }
             None => on_host = format!("{}, {on_host}", listed(&model)),
         }
-        let (needed, available) = (bytes(self.bytes_per_rank), bytes(self.available_bytes));
+        let (needed, available) = (bytes(self.bytes_per_rank.get()), bytes(self.available_bytes));
         let _ = writeln!(
             text,
             "memory {needed}{ranks} of {available} available ({}): {on_host}",
@@ -93,37 +93,30 @@ impl Plan {
         let _ = writeln!(
             text,
             "parameters {} in tables, {} dense; device {}, {} threads",
-            count(self.embedding_parameters),
-            count(self.dense_parameters),
+            count(self.embedding_parameters.get()),
+            count(self.dense_parameters.get()),
             self.device,
             self.threads
         );
         let cost = &self.cost;
         let _ = writeln!(
             text,
-            "step of {} samples: {:.2} GFLOP, {} of rows, {} of dense data; estimate {:.0} us, {} samples/s",
-            count(self.samples_per_step),
-            cost.flops_per_step as f64 / 1e9,
-            bytes(cost.table_bytes_per_step),
-            bytes(cost.dense_bytes_per_step),
-            cost.predicted_step_us,
+            "step of {} samples: {:.2} GFLOP, {} of rows, {} of dense data; estimate {}, {} samples/s",
+            count(self.samples_per_step.get()),
+            cost.flops_per_step.as_f64() / 1e9,
+            bytes(cost.table_bytes_per_step.get()),
+            bytes(cost.dense_bytes_per_step.get()),
+            short_time(cost.predicted_step_us),
             count(cost.predicted_samples_per_s as u64)
         );
         if let Some(division) = &self.division {
-            let _ = writeln!(
-                text,
-                "data {} rows: {} steps an epoch, the last of {} samples, none lost; batch size {} would divide them",
-                count(division.data_rows),
-                count(division.steps_per_epoch),
-                count(division.last_step_samples),
-                count(division.nearest_dividing_batch_size)
-            );
+            let _ = writeln!(text, "{}", division.to_text());
         }
     }
 }
 
 /// Sizes by name, without those that are nothing.
-fn listed(uses: &[(&str, u64)]) -> String {
+fn listed(uses: &[(&str, Count)]) -> String {
     let listed = uses.iter().filter(|(_, size)| *size > 0);
-    listed.map(|(name, size)| format!("{name} {}", bytes(*size))).collect::<Vec<_>>().join(", ")
+    listed.map(|(name, size)| format!("{name} {}", bytes(size.get()))).collect::<Vec<_>>().join(", ")
 }

@@ -2,8 +2,10 @@
 
 use crate::Registry;
 use crate::cli::{ClusterArguments, JsonOutput, PlanArguments};
+use crate::config::ranges::range_of;
 use crate::config::{Config, TableRows};
 use crate::error::{Error, Result};
+use crate::outlook::Outlook;
 use crate::output;
 use crate::plan::cluster::description::{ClusterDescription, PRESETS};
 use crate::plan::cluster::placement::Placing;
@@ -11,7 +13,6 @@ use crate::plan::cluster::published::{self, Models};
 use crate::plan::cluster::report::{self, ClusterReport};
 use crate::plan::cluster::tables;
 use crate::plan::cluster::workload::{Source, Workload};
-use crate::plan_command::planned_rows;
 use crate::schedule::TRAINING;
 use crate::trace::{Record, Recorder, write_trace};
 use std::path::Path;
@@ -34,9 +35,10 @@ pub(super) fn run(arguments: &PlanArguments, name: &str, registry: &Registry) ->
     }
     let (config, options) = arguments.train.resolve(registry)?;
     let cluster = described(asked, name)?;
-    let (rows, note) = planned_rows(&config)?;
-    config.check_tables(&rows, registry)?;
-    let mut workload = Workload::new(&config, &rows, &source(asked, &config)?)?.with_kinds(registry);
+    let outlook = Outlook::of(&config)?;
+    let (rows, note) = (&outlook.rows, outlook.note());
+    config.check_tables(rows, registry)?;
+    let mut workload = Workload::new(&config, rows, &source(asked, &config)?)?.with_kinds(registry);
     workload.data_rows = arguments.data_rows.or(workload.data_rows);
     let (report, workload) = report::report(&workload, &cluster, &asked.batch_sizes)?;
     if let Some(path) = &options.trace {
@@ -56,10 +58,12 @@ fn described(asked: &ClusterArguments, name: &str) -> Result<ClusterDescription>
     let mut cluster = ClusterDescription::find(name)?;
     cluster.nodes = asked.nodes.unwrap_or(cluster.nodes);
     cluster.devices_per_node = asked.devices_per_node.unwrap_or(cluster.devices_per_node);
-    if cluster.nodes == 0 || cluster.devices_per_node == 0 {
-        return Err(Error::Usage("--nodes and --devices-per-node are above 0".to_owned()));
+    cluster.check_size("--nodes, --devices-per-node")?;
+    let range = range_of("train.batch_size").expect("a batch size is a whole number");
+    match asked.batch_sizes.iter().find(|&&size| !range.contains(size as u64)) {
+        Some(size) => Err(Error::Usage(format!("--batch-sizes: expected numbers of {range}, found {size}"))),
+        None => Ok(cluster),
     }
-    Ok(cluster)
 }
 
 /// Frequencies as asked for; by default those of Criteo's logs for tables of Criteo's columns.

@@ -40,6 +40,20 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// A time that may be short, in microseconds, for people: `297 µs`, `2.74 ms`, `16.0 s`.
+pub fn short_time(us: f64) -> String {
+    let (value, unit) = match us {
+        us if us < 1e3 => (us, "µs"),
+        us if us < 1e6 => (us / 1e3, "ms"),
+        us => (us / 1e6, "s"),
+    };
+    match value {
+        value if value < 10.0 => format!("{value:.2} {unit}"),
+        value if value < 100.0 => format!("{value:.1} {unit}"),
+        value => format!("{value:.0} {unit}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

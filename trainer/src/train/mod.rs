@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::machine::Machine;
 use crate::mllog::MlLog;
+use crate::outlook::{self, Place};
 use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::report::{self, At, Done, Reporter};
@@ -79,10 +80,12 @@ fn run_with(
     if options.resume && resumed.is_none() {
         reporter.note("--resume: there is no checkpoint yet, so training starts from the beginning");
     }
+    refuse_what_cannot_fit(job, options, reporter)?;
     let stop = StopRequest::listen()?;
     let mllog = open_mllog(job, options, resumed)?;
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let mut prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
+    prepared.ranks_here = job.processes_here();
     let placement = prepared.placement(config, &job.topology(), &options.registry)?;
     job.check_same("the places of rows", placement.fingerprint())?;
     let plan = prepared.plan(config, &placement, options, reporter)?;
@@ -116,6 +119,23 @@ fn run_with(
         _ => {}
     }
     outcome
+}
+
+/// Refuses what fits in no case, with its plan, before data is made or read.
+fn refuse_what_cannot_fit(job: &Job, options: &TrainOptions, reporter: &Reporter) -> Result<()> {
+    let mut config = job.config.clone();
+    config.multi_hot.is_idle = !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
+    let ranks_here = job.processes_here();
+    let machine = Machine::detect_with(config.run.device)?;
+    let place =
+        Place { machine: &machine, ranks_here, separate: ranks_here.is_some(), registry: &options.registry };
+    match outlook::what_cannot_fit(&config, &place)? {
+        Some((plan, error)) => {
+            reporter.result(&format!("plan of {}\n{}", options.origin, plan.to_text()));
+            Err(error)
+        }
+        None => Ok(()),
+    }
 }
 
 /// The checkpoint that `--resume` goes on from.

@@ -8,6 +8,7 @@ use crate::data::{self, EvaluationData, failed};
 use crate::dictionary::RunDictionary;
 use crate::error::Result;
 use crate::machine::Machine;
+use crate::outlook::Outlook;
 use crate::placement::Placement;
 use crate::plan::{Facts, Plan};
 use crate::report::{DataSummary, Reporter, count};
@@ -46,6 +47,8 @@ pub struct Prepared {
     multi_hot: OnceLock<Option<Arc<MultiHot>>>,
     /// How frequent the rows are, where there are several ranks.
     pub statistics: Option<Statistics>,
+    /// Ranks on this machine, where each is a process of its own.
+    pub(super) ranks_here: Option<usize>,
 }
 
 impl Prepared {
@@ -69,6 +72,7 @@ impl Prepared {
             needs_no_bags: false,
             multi_hot: OnceLock::new(),
             statistics: None,
+            ranks_here: None,
         };
         if prepared.train.is_empty() {
             prepared.make_synthetic(config, threads, reporter)?;
@@ -170,19 +174,19 @@ impl Prepared {
         let (config, registry) = (&self.with_data(config), &options.registry);
         config.check_tables(&self.table_rows, registry)?;
         let machine = Machine::detect_with(config.run.device)?;
-        let split = placement.split.as_ref();
         let facts = Facts {
-            table_rows: &self.table_rows,
             data_rows: self.train_rows,
-            machine: &machine,
-            split,
-            registry,
+            split: placement.split.as_ref(),
+            ranks_here: self.ranks_here,
+            separate: self.ranks_here.is_some(),
+            kept_bytes: Outlook::of(config)?.kept_bytes,
+            ..Facts::new(&self.table_rows, &machine, registry)
         };
         let plan = Plan::new(config, &facts);
         let is_asked_for = options.dry_run || !plan.fits;
         let text = if is_asked_for { plan.to_text() } else { plan.summary() };
         reporter.result(&format!("plan of {}\n{text}", options.origin));
-        plan.check(config, registry)?;
+        plan.check(config, &facts)?;
         if let Some(count) = config.run.eval_ranks {
             let facts = Facts { split: None, ..facts };
             plan.check_beside(&Plan::new(&config_of_eval_ranks(config, count), &facts))?;

@@ -81,7 +81,6 @@ pub const SEES_TWO_ROOMS: &[Exception] = &[
     only("trainer/src/drift.rs", "counts the rows of batches and places them anew"),
     only("trainer/src/placement.rs", "places rows among ranks: part of the plan"),
     only("trainer/src/kernels_command.rs", "lists the kernels of every room"),
-    only("trainer/src/plan_command.rs", "plans: counts rows and splits them, takes nothing"),
     only("trainer/src/train/prepare.rs", "finds data, statistics and places of rows before the first step"),
     only("trainer/src/statistics.rs", "counts the rows of the first batches: part of the plan"),
     always("trainer/src/session.rs", "the host's part around the iteration: batches, drain, checkpoints"),

@@ -9,6 +9,8 @@ use super::statistics::{Average, PERCENTILES, samples_for};
 use crate::cli::JsonOutput;
 use crate::config::{VerbsConfig, seconds};
 use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::plan::Count;
 use clap::{Args, Parser, ValueEnum};
 use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::{AllReduce, AllToAll, CommOptions, Compress, Topology};
@@ -251,6 +253,11 @@ impl std::str::FromStr for Percent {
     }
 }
 
+/// Ranks of a bench, at most.
+const MOST_RANKS: usize = 1024;
+/// Sizes of a bench, at most.
+const MOST_SIZES: usize = 10_000;
+
 impl CollectiveArguments {
     /// What a command line without any option gives.
     pub fn defaults() -> Self {
@@ -291,11 +298,30 @@ impl CollectiveArguments {
             _ if self.graph > 0 && self.check == Check::Every => {
                 refuse("-c every looks at single calls, -G launches graphs of several: use -c last")
             }
+            _ if self.ranks > MOST_RANKS => refuse(&format!("--ranks is {MOST_RANKS} at most")),
+            _ if self
+                .step
+                .is_some_and(|step| (self.max_bytes.0 - self.min_bytes.0) / step.0 > MOST_SIZES) =>
+            {
+                refuse(&format!("-i: from -b to -e there are {MOST_SIZES} sizes at most"))
+            }
             _ => {
                 seconds("--deadline-s", self.deadline_s)?;
+                self.check_memory()?;
                 self.cards().map(drop)
             }
         }
+    }
+
+    /// Refuses buffers that this machine has no memory for: what a rank sends, what it gets, and what it should have got.
+    fn check_memory(&self) -> Result<()> {
+        let needed = Count::from(self.max_bytes.0) * 3_u64 * self.ranks;
+        let available_bytes = Machine::detect().usable_bytes();
+        if needed.fits(available_bytes) {
+            return Ok(());
+        }
+        let help = "lower `-e` or `--ranks`".to_owned();
+        Err(Error::DoesNotFit { needed_bytes: needed.get(), available_bytes, help })
     }
 
     /// How network cards are used.

@@ -72,7 +72,7 @@ pub fn count(
         ranks,
         rows,
         elements,
-        reduced: (frequent + plan::dense_parameters(config)) as usize,
+        reduced: (plan::dense_parameters(config) + frequent).get() as usize,
         ids_travel: split.variant.ids == IdSource::Exchange,
         hierarchical: is_hierarchical(split),
     };

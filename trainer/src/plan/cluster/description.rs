@@ -159,6 +159,10 @@ impl LinkDescription {
     }
 }
 
+/// Nodes, and devices in all, that a plan goes through.
+const MOST_NODES: usize = 100_000;
+const MOST_DEVICES: usize = 1_000_000;
+
 impl ClusterDescription {
     /// The built-in description `source`, or that of the file `source`.
     ///
@@ -190,12 +194,29 @@ impl ClusterDescription {
         Ok(found)
     }
 
+    /// Refuses sizes that a plan cannot go through, or that are nothing.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming `place` and the key.
+    pub fn check_size(&self, place: &str) -> Result<()> {
+        for (key, found, most) in [
+            ("nodes", self.nodes, MOST_NODES),
+            ("devices_per_node", self.devices_per_node, MOST_DEVICES),
+            ("nodes times devices_per_node", self.nodes.saturating_mul(self.devices_per_node), MOST_DEVICES),
+        ] {
+            if !(1..=most).contains(&found) {
+                let message = format!("{place}: `{key}`: expected 1 to {most}, found {found}");
+                return Err(Error::config("--cluster", message));
+            }
+        }
+        Ok(())
+    }
+
     fn check(&self, place: &str) -> Result<()> {
+        self.check_size(place)?;
         let device = &self.device;
         let peaks = device.matrix_tflops;
         let positive = [
-            ("nodes", self.nodes as f64),
-            ("devices_per_node", self.devices_per_node as f64),
             ("device.memory_gib", device.memory_gib),
             ("device.matrix_tflops.f32", peaks.f32),
             ("device.matrix_tflops.tf32", peaks.tf32),
@@ -313,7 +334,8 @@ mod tests {
         let text = PRESETS[2].1;
         for (from, to, word) in [
             ("memory_gib = 80.0", "memory_gb = 80.0", "memory_gb"),
-            ("nodes = 1\n", "nodes = 0\n", "`nodes`: expected a number above 0, found 0"),
+            ("nodes = 1\n", "nodes = 0\n", "`nodes`: expected 1 to 100000, found 0"),
+            ("nodes = 1\n", "nodes = 1000000000000\n", "found 1000000000000"),
             ("matrix_share = ", "matrix_share = -", "device.matrix_share"),
             ("latency_us = 8.0", "latency_us = nan", "inside.latency_us"),
         ] {

@@ -4,6 +4,7 @@ use super::placement::{Layout, Placing};
 use super::simulator;
 use super::work::Works;
 use super::workload::Workload;
+use crate::plan::Count;
 use crate::plan::evaluation::samples_between;
 use crate::schedule::EVALUATION;
 use serde::Serialize;
@@ -77,8 +78,9 @@ impl Placing<'_> {
         let interval_s = samples_per_interval / self.workload.samples * step_us * 1e-6;
         let fast_enough = (seconds * ranks / interval_s).ceil();
         let room = self.cluster.memory_bytes() as f64 * ROWS_OF_MEMORY;
-        let all_rows: u64 = self.workload.tables.iter().map(|table| table.rows * table.weight_bytes).sum();
-        let large_enough = (all_rows as f64 / room).ceil();
+        let rows = self.workload.tables.iter().map(|table| Count::from(table.rows) * table.weight_bytes);
+        let all_rows: Count = rows.sum();
+        let large_enough = (all_rows.as_f64() / room).ceil();
         let hiding = fast_enough.max(large_enough).max(1.0);
         let share = seconds / (seconds + interval_s);
         Some(EvaluationForecast {

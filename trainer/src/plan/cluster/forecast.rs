@@ -6,7 +6,8 @@ use super::simulator::{self, Assignment, Has, Options, Run};
 use super::work::{Busy, StageTime, Works};
 use crate::config::{Interaction, Precision, ScheduleChoice};
 use crate::lanes::Repeat;
-use crate::plan::memory::{MemoryUse, OfRank};
+use crate::plan::Count;
+use crate::plan::memory::{MemoryUse, OfRank, Sharing};
 use crate::schedule::TRAINING;
 use headlong_embedding::hybrid::traffic::{Hops, Traffic};
 use serde::Serialize;
@@ -32,7 +33,7 @@ pub struct Forecast {
     /// Memory of the device that holds most.
     pub memory: MemoryUse,
     /// Bytes of it that must fit on a device.
-    pub needed_bytes: u64,
+    pub needed_bytes: Count,
     /// Bytes that a device has.
     pub available_bytes: u64,
     /// Whether they fit.
@@ -102,7 +103,7 @@ impl Placing<'_> {
             memory,
             needed_bytes,
             available_bytes,
-            fits: needed_bytes <= available_bytes,
+            fits: needed_bytes.fits(available_bytes),
             step_us,
             busiest_us,
             reading_us,
@@ -181,26 +182,29 @@ impl Placing<'_> {
     }
 
     /// Memory of the busiest device, and what of it must fit there: the code that `train` refuses with.
-    fn memory(&self, layout: &Layout) -> (MemoryUse, u64) {
-        let config = &self.workload.config;
+    fn memory(&self, layout: &Layout) -> (MemoryUse, Count) {
+        let (config, ranks) = (&self.workload.config, self.cluster.num_devices());
         let rows: Vec<u64> = self.workload.tables.iter().map(|table| table.rows).collect();
         let tables = crate::plan::tables(config, &rows, &self.workload.registry);
-        let threads = config.run.threads.unwrap_or(1);
-        let ranks = self.cluster.num_devices();
-        let dense = crate::plan::dense_parameters(config);
-        let all = MemoryUse::new(config, &tables, dense, threads);
         // Vectors it asks for, and those that the busiest is asked for.
         let vectors = layout.rows.vector_bytes / ranks as f64 * (1.0 + layout.rows.imbalance);
         let of = OfRank {
-            bytes_of_rows: layout.bytes_of_busiest,
+            bytes_of_rows: layout.bytes_of_busiest.get(),
             frequent_bytes: layout.rows.reduced_bytes as u64,
-            exchanged_bytes: vectors as u64,
+            frequent_rows: 0,
+            exchanged_bytes: Some(vectors as u64),
         };
-        let memory = all.of_rank((ranks > 1).then_some(&of), ranks);
-        match self.cluster.device.kind {
-            DeviceKind::Gpu => (memory, memory.on_a_device()),
-            DeviceKind::Cpu => (memory, memory.total()),
-        }
+        let on_device = self.cluster.device.kind == DeviceKind::Gpu;
+        let sharing = Sharing {
+            ranks,
+            separate: false,
+            on_device,
+            rows: (ranks > 1).then_some(of),
+            kept_bytes: 0,
+            data_rows: self.workload.data_rows,
+        };
+        let memory = MemoryUse::of_rank(config, &tables, config.run.threads.unwrap_or(1), &sharing);
+        (memory, if on_device { memory.on_a_device() } else { memory.total() })
     }
 }
 

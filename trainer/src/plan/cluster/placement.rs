@@ -6,6 +6,7 @@
 use super::description::ClusterDescription;
 use super::practice::Practice;
 use super::workload::{TableLoad, Workload};
+use crate::plan::Count;
 use headlong_embedding::hybrid::split::PlacementChoice;
 use headlong_embedding::hybrid::traffic::{Cluster, Exchange, Hops, Merge, TOUCHED_BYTES};
 use serde::Serialize;
@@ -87,9 +88,9 @@ pub struct Layout {
     /// The tables, in column order.
     pub places: Vec<Place>,
     /// Bytes of rows and states on the device that holds most.
-    pub bytes_of_busiest: u64,
+    pub bytes_of_busiest: Count,
     /// Bytes thereof that every device holds, gradients included.
-    pub replicated_bytes: u64,
+    pub replicated_bytes: Count,
     /// What a step does with rows.
     pub rows: RowWork,
 }
@@ -150,15 +151,16 @@ impl Placing<'_> {
     pub fn lay_out(&self, strategy: Strategy, mut places: Vec<Place>) -> Layout {
         let tables = &self.workload.tables;
         let loads = self.spread(&mut places);
-        let mut held = vec![0_u64; self.cluster.num_devices()];
-        let (mut rows, mut replicated_bytes, mut everywhere) = (RowWork::default(), 0, 0);
+        let mut held = vec![Count::ZERO; self.cluster.num_devices()];
+        let mut rows = RowWork::default();
+        let (mut replicated_bytes, mut everywhere) = (Count::ZERO, Count::ZERO);
         for (table, &place) in tables.iter().zip(&places) {
             let on_all = frequent_rows(table, place);
-            replicated_bytes += table.bytes_of(on_all) + on_all * gradient_bytes(table);
+            replicated_bytes += table.bytes_of(on_all) + Count::from(on_all) * gradient_bytes(table);
             everywhere += self.hold(table, place, &mut held);
             self.count(table, place, on_all, &mut rows);
         }
-        let busiest = held.iter().max().copied().unwrap_or(0);
+        let busiest = held.iter().max().copied().unwrap_or_default();
         rows.imbalance = imbalance(&loads);
         Layout { strategy, places, bytes_of_busiest: busiest + everywhere, replicated_bytes, rows }
     }
@@ -171,7 +173,7 @@ impl Placing<'_> {
             PlacementChoice::DataParallel => Strategy::DataParallel,
             PlacementChoice::RowWise => Strategy::RowWise,
             PlacementChoice::TableWise(_) => Strategy::TableWise,
-            PlacementChoice::Auto if table.bytes() <= self.practice.whole_table_bytes => {
+            PlacementChoice::Auto if table.bytes().fits(self.practice.whole_table_bytes) => {
                 Strategy::DataParallel
             }
             PlacementChoice::Auto => strategy,
@@ -233,25 +235,21 @@ impl Placing<'_> {
     }
 
     /// Adds a table's bytes to the devices that hold it; returns those that every device holds.
-    fn hold(&self, table: &TableLoad, place: Place, held: &mut [u64]) -> u64 {
-        let devices = self.cluster.num_devices() as u64;
-        let replicas = |rows: u64| table.bytes_of(rows) + rows * gradient_bytes(table);
+    fn hold(&self, table: &TableLoad, place: Place, held: &mut [Count]) -> Count {
+        let devices = self.cluster.num_devices();
+        let replicas = |rows: u64| table.bytes_of(rows) + Count::from(rows) * gradient_bytes(table);
+        let divided = |rows: u64| table.bytes_of(rows.div_ceil(devices as u64));
         match place {
             Place::DataParallel => replicas(table.rows),
-            Place::RowWise => table.bytes_of(table.rows.div_ceil(devices)),
-            Place::Hybrid { frequent_rows } => {
-                let others = (table.rows - frequent_rows).div_ceil(devices);
-                replicas(frequent_rows) + table.bytes_of(others)
-            }
+            Place::RowWise => divided(table.rows),
+            Place::Hybrid { frequent_rows } => replicas(frequent_rows) + divided(table.rows - frequent_rows),
             Place::TableWise { device } => {
                 held[device] += table.bytes();
-                0
+                Count::ZERO
             }
             Place::ColumnWise { first, parts } => {
-                held[first..first + parts]
-                    .iter_mut()
-                    .for_each(|held| *held += table.bytes().div_ceil(parts as u64));
-                0
+                held[first..first + parts].iter_mut().for_each(|held| *held += table.bytes().share(parts));
+                Count::ZERO
             }
         }
     }

@@ -15,6 +15,8 @@ use serde::Serialize;
 
 /// Ranks that are simulated with chance, at most: each is as good as any other.
 const SIMULATED_RANKS: usize = 256;
+/// Micro-batches of a step that all of these run together, at most.
+const SIMULATED_MICRO_BATCHES: usize = 4096;
 /// Standard deviation of a stage's time. Assumed: what a quiet machine's collectives show between medians and 90th percentiles.
 pub const JITTER: f64 = 0.02;
 
@@ -128,9 +130,9 @@ pub fn report(
     });
     let best = considered[0].clone();
     if !best.forecast.fits {
-        let least = considered.iter().map(|candidate| candidate.forecast.needed_bytes).min().unwrap_or(0);
+        let least = considered.iter().map(|candidate| candidate.forecast.needed_bytes).min();
         return Err(Error::DoesNotFit {
-            needed_bytes: least,
+            needed_bytes: least.unwrap_or_default().get(),
             available_bytes: best.forecast.available_bytes,
             help: "more nodes, `tables.max_rows`, or a smaller `train.batch_size` would help".to_owned(),
         });
@@ -172,7 +174,9 @@ pub fn simulate(placing: &Placing<'_>, candidate: &Candidate, ranks: usize, step
 }
 
 fn simulated(placing: &Placing<'_>, best: &Candidate) -> Option<Simulated> {
-    let ranks = placing.cluster.num_devices().min(SIMULATED_RANKS);
+    let micro_batches = placing.workload.config.train.accumulate;
+    let most = (SIMULATED_MICRO_BATCHES / micro_batches).clamp(1, SIMULATED_RANKS);
+    let ranks = placing.cluster.num_devices().min(most);
     let run = simulate(placing, best, ranks, 6);
     Some(Simulated { step_us: run.step_us(), ranks, jitter: JITTER })
 }

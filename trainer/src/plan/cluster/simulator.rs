@@ -8,7 +8,7 @@ use super::work::{Busy, StageTime};
 use crate::lanes::{Lane, Repeat, Runs, Stage};
 use headlong_device::rng::CounterRng;
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 /// How lanes get what they run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,11 +141,14 @@ fn tasks(stages: &[Stage], has: Has, micro_batches: usize) -> Vec<Task> {
         order.extend((0..times).flat_map(|micro| (at..at + len).map(move |stage| (stage, micro))));
         at += len;
     }
-    let runs_of = |name: &str, micro: Option<usize>| -> Vec<usize> {
-        let all = order.iter().enumerate().filter(|(_, (stage, _))| stages[*stage].name == name);
-        all.filter(|(_, (_, other))| micro.is_none_or(|micro| micro == *other))
-            .map(|(task, _)| task)
-            .collect()
+    // Of each stage, its runs in the order of micro-batches.
+    let mut runs: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (task, (stage, _)) in order.iter().enumerate() {
+        runs.entry(stages[*stage].name).or_default().push(task);
+    }
+    let runs_of = |name: &str, micro: Option<usize>| -> &[usize] {
+        let all = runs.get(name).map_or(&[][..], Vec::as_slice);
+        micro.map_or(all, |micro| all.get(micro..=micro).unwrap_or_default())
     };
     let task = |&(stage, micro): &(usize, usize)| {
         let line = &stages[stage];

@@ -66,14 +66,14 @@ proptest! {
                 }
                 Place::RowWise => held.iter_mut().for_each(|held| *held += table.rows.div_ceil(devices as u64) * table.row_bytes()),
                 Place::DataParallel => held.iter_mut().for_each(|held| *held += table.rows * replica),
-                Place::TableWise { device } => held[device] += table.bytes(),
+                Place::TableWise { device } => held[device] += table.bytes().get(),
                 Place::ColumnWise { first, parts } => {
                     prop_assert!(parts >= 1 && first + parts <= devices && parts <= table.dim);
-                    held[first..first + parts].iter_mut().for_each(|held| *held += table.bytes().div_ceil(parts as u64));
+                    held[first..first + parts].iter_mut().for_each(|held| *held += table.bytes().get().div_ceil(parts as u64));
                 }
             }
         }
-        prop_assert_eq!(held.iter().max().copied().unwrap(), layout.bytes_of_busiest);
+        prop_assert_eq!(held.iter().max().copied().unwrap(), layout.bytes_of_busiest.get());
         let all: f64 = workload.tables.iter().map(|table| table.hotness * batch as f64).sum();
         let counted = layout.rows.frequent_lookups + layout.rows.infrequent_lookups;
         prop_assert!((counted / all - 1.0).abs() < 1e-6, "{} of {} lookups", counted, all);

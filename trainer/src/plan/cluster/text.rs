@@ -92,13 +92,7 @@ impl ClusterReport {
             );
         }
         if let Some(division) = &self.division {
-            let _ = writeln!(
-                text,
-                "an epoch: {} steps, the last of {} samples; a program that drops it loses them; {} is the nearest batch that divides them",
-                count(division.steps_per_epoch),
-                count(division.last_step_samples),
-                count(division.nearest_dividing_batch_size)
-            );
+            let _ = writeln!(text, "{}", division.to_text());
         }
         if let Some(target) = &self.target {
             let _ = writeln!(
@@ -121,7 +115,7 @@ impl ClusterReport {
                 (false, _) => {
                     format!(
                         "does not fit: {} of {}",
-                        bytes(forecast.needed_bytes),
+                        bytes(forecast.needed_bytes.get()),
                         bytes(forecast.available_bytes)
                     )
                 }
@@ -175,24 +169,26 @@ impl ClusterReport {
 
 fn write_memory(text: &mut String, forecast: &Forecast) {
     let memory = &forecast.memory;
+    let model = memory.table_weight_bytes + memory.table_state_bytes + memory.dense_bytes;
+    let work_space = forecast.needed_bytes - (model + memory.exchange_bytes + memory.activation_bytes);
     let parts = [
         ("weights", memory.table_weight_bytes),
         ("optimiser state", memory.table_state_bytes),
         ("dense network", memory.dense_bytes),
         ("exchange slots", memory.exchange_bytes),
         ("activations", memory.activation_bytes),
-        ("work space and graph", forecast.needed_bytes.saturating_sub(memory.total())),
+        ("work space and graph", work_space),
         ("reader, on the host", memory.reader_bytes),
     ];
     let listed: Vec<String> = parts
         .iter()
         .filter(|(_, size)| *size > 0)
-        .map(|(name, size)| format!("{name} {}", bytes(*size)))
+        .map(|(name, size)| format!("{name} {}", bytes(size.get())))
         .collect();
     let _ = writeln!(
         text,
         "memory {} of {} a device ({}): {}",
-        bytes(forecast.needed_bytes),
+        bytes(forecast.needed_bytes.get()),
         bytes(forecast.available_bytes),
         if forecast.fits { "fits" } else { "DOES NOT FIT" },
         listed.join(", ")

@@ -4,7 +4,7 @@ use super::frequencies::Frequencies;
 use crate::Registry;
 use crate::config::{Config, Interaction, Precision};
 use crate::error::{Error, Result};
-use crate::plan;
+use crate::plan::{self, Count};
 use headlong_embedding::hybrid::split::PlacementChoice;
 
 /// One table.
@@ -21,7 +21,7 @@ pub struct TableLoad {
     /// Bytes of its optimiser state.
     pub state_bytes: u64,
     /// Bytes of all rows with their states, where they lie: of tables whose rows share storage less than rows times bytes of a row.
-    pub held_bytes: u64,
+    pub held_bytes: Count,
     /// Lookups of a sample.
     pub hotness: f64,
     /// How often its rows are asked for.
@@ -37,14 +37,13 @@ impl TableLoad {
     }
 
     /// Bytes of all of it, where it lies.
-    pub fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> Count {
         self.held_bytes
     }
 
     /// Bytes of some of its rows, where they lie.
-    pub fn bytes_of(&self, rows: u64) -> u64 {
-        let part = u128::from(self.held_bytes) * u128::from(rows) / u128::from(self.rows.max(1));
-        u64::try_from(part).unwrap_or(u64::MAX)
+    pub fn bytes_of(&self, rows: u64) -> Count {
+        self.held_bytes.part(rows, self.rows)
     }
 }
 
@@ -130,7 +129,7 @@ impl Workload {
             TableLoad {
                 weight_bytes: (spec.dim * spec.dtype.bytes()) as u64,
                 state_bytes: optimizer.state_bytes(1, spec.dim),
-                held_bytes: spec.dense_memory(&optimizer).total_bytes(),
+                held_bytes: spec.dense_memory(&optimizer).total_bytes().into(),
                 name: spec.name,
                 rows,
                 dim: spec.dim,
@@ -155,7 +154,7 @@ impl Workload {
     pub fn with_kinds(mut self, registry: &Registry) -> Self {
         for (column, table) in self.tables.iter_mut().enumerate() {
             let spec = self.config.table_spec(column, table.rows);
-            table.held_bytes = plan::table_needs(&self.config, &spec, registry).total_bytes();
+            table.held_bytes = plan::table_needs(&self.config, &spec, registry).total_bytes().into();
         }
         self.registry = registry.clone();
         self
@@ -171,7 +170,7 @@ impl Workload {
 
     /// Weights and biases of the dense network.
     pub fn dense_parameters(&self) -> f64 {
-        plan::dense_parameters(&self.config) as f64
+        plan::dense_parameters(&self.config).as_f64()
     }
 
     /// Bytes of an element of activations.

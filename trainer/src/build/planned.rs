@@ -1,0 +1,76 @@
+//! The slots of one rank before there is memory for them: what [`super::Model::of_rank`] freezes, and what the plan counts.
+
+use super::compute;
+use super::sizes::{Exchanged, Sizes, SlotIds};
+use crate::config::Config;
+use headlong_device::Device;
+use headlong_mlp::interaction::cross::CrossPlan;
+use headlong_mlp::linear::{Activation, Compute};
+use headlong_mlp::mlp::{Kind, MlpPlan, MlpSpec, Plans};
+
+/// Every slot outside of the tables, and the networks that own some of them.
+pub(super) struct Planned {
+    pub(super) plans: Plans,
+    pub(super) bottom: MlpPlan,
+    pub(super) cross: Option<CrossPlan>,
+    pub(super) top: MlpPlan,
+    pub(super) slots: SlotIds,
+}
+
+impl Planned {
+    pub(super) fn new(config: &Config, sizes: &Sizes, compute: Compute, exchanged: &Exchanged) -> Self {
+        let mut plans = Plans::new();
+        // Without dense columns there is no bottom network; zeros stay in the place of its output.
+        let bottom_widths = match config.data.num_dense {
+            0 => vec![config.model.dim],
+            inputs => widths(inputs, &config.model.bottom),
+        };
+        let top_widths = widths(sizes.top_in, &config.model.top);
+        let spec = |name, widths, last| MlpSpec {
+            name,
+            kind: Kind::Perceptron,
+            widths,
+            last,
+            max_samples: sizes.micro,
+            sum_blocks: sizes.own_blocks(),
+            compute,
+        };
+        let bottom = spec("bottom", &bottom_widths, Activation::Relu).add_to(&mut plans);
+        let cross = sizes.cross(config, compute).map(|spec| spec.add_to(&mut plans));
+        let top = spec("top", &top_widths, Activation::None).add_to(&mut plans);
+        let slots = sizes.add_slots(&mut plans, config.data.num_dense, exchanged);
+        Self { plans, bottom, cross, top, slots }
+    }
+}
+
+fn widths(first: usize, rest: &[usize]) -> Vec<usize> {
+    std::iter::once(first).chain(rest.iter().copied()).collect()
+}
+
+/// Bytes of one rank's slots, without what ranks exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SlotBytes {
+    /// Dense parameters, and their gradients.
+    pub(crate) parameters: usize,
+    /// Outputs of layers and their gradients, sums of blocks, packed weights, pooled vectors, labels and dense features.
+    pub(crate) activations: usize,
+    /// Samples of one step of training, of this rank.
+    pub(crate) step: usize,
+    /// Its samples of the largest batch of evaluation.
+    pub(crate) evaluation: usize,
+}
+
+/// Bytes that the slots of one of `ranks` ranks take, on a processor or on a CUDA device; `usize::MAX` for what no address space holds.
+pub(crate) fn slot_bytes(config: &Config, ranks: usize, on_device: bool) -> SlotBytes {
+    let compute = compute(config.train.precision);
+    let compute = if on_device { compute } else { compute.on(&Device::Cpu) };
+    let sizes = Sizes::of(config, ranks, compute);
+    let plans = Planned::new(config, &sizes, compute, &Exchanged::default()).plans;
+    let parameters = plans.parameters.bytes();
+    SlotBytes {
+        parameters: parameters.saturating_mul(2).saturating_add(plans.leading.bytes()),
+        activations: plans.activations.bytes(),
+        step: sizes.step,
+        evaluation: sizes.evaluation,
+    }
+}

@@ -1,0 +1,261 @@
+//! Judging a plan: what does not fit is refused, with the key that would help most and a value for it.
+
+use super::{Count, Facts, Plan};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::machine::has_devices_beside;
+
+/// With less memory than this, multi-hot ids would be made again at every turn.
+const LEAST_DRAWS_MIB: u64 = 256;
+
+/// What a plan is changed in to find out what would fit.
+type Changed<'a> = (&'a mut Config, &'a mut Vec<u64>);
+
+/// A setting that takes memory: the lower, the less.
+#[derive(Clone, Copy)]
+pub struct Knob {
+    /// What the user sets: a key of the configuration, or a flag.
+    name: &'static str,
+    /// Whether results stay as they are.
+    keeps_results: bool,
+    /// The value in force; none where the setting has no part in this plan.
+    value: fn(&Config, &Facts<'_>) -> Option<u64>,
+    /// The smallest value.
+    least: fn(&Config) -> u64,
+    set: fn(Changed<'_>, u64),
+}
+
+/// The settings that decide what training needs.
+pub const TRAINING: &[Knob] = &[
+    Knob {
+        name: "multi_hot.memory_mib",
+        keeps_results: true,
+        value: |config, facts| Some(config.multi_hot_bytes(facts.table_rows) >> 20),
+        least: |_| LEAST_DRAWS_MIB,
+        set: |(config, _), mib| config.multi_hot.memory_mib = mib,
+    },
+    Knob {
+        name: "run.threads",
+        keeps_results: true,
+        value: |config, facts| Some(config.run.threads.unwrap_or(facts.machine.cores) as u64),
+        least: |_| 1,
+        set: |(config, _), threads| config.run.threads = Some(threads as usize),
+    },
+    Knob {
+        name: "data.prefetch_batches",
+        keeps_results: true,
+        value: |config, _| Some(config.data.prefetch_batches as u64),
+        least: |_| 1,
+        set: |(config, _), batches| config.data.prefetch_batches = batches as usize,
+    },
+    Knob {
+        name: "eval.batch_size",
+        keeps_results: true,
+        value: |config, _| Some(config.eval.batch_size as u64),
+        least: |config| config.run.ranks as u64,
+        set: |(config, _), samples| config.eval.batch_size = samples as usize,
+    },
+    Knob {
+        name: "tables.max_rows",
+        keeps_results: false,
+        value: |_, facts| facts.table_rows.iter().copied().max(),
+        least: |_| 2,
+        set: |(_, rows), most| rows.iter_mut().for_each(|rows| *rows = (*rows).min(most)),
+    },
+    Knob {
+        name: "train.batch_size",
+        keeps_results: false,
+        value: |config, _| Some(config.train.batch_size as u64),
+        least: |config| config.sum_blocks() as u64,
+        set: |(config, _), samples| config.train.batch_size = samples as usize,
+    },
+    Knob {
+        name: "train.accumulate",
+        keeps_results: false,
+        value: |config, _| Some(config.train.accumulate as u64),
+        least: |_| 1,
+        set: |(config, _), batches| config.train.accumulate = batches as usize,
+    },
+    Knob {
+        name: "tables.max_ids_per_sample",
+        keeps_results: false,
+        value: |config, _| Some(config.tables.max_ids_per_sample as u64),
+        least: |_| 1,
+        set: |(config, _), ids| config.tables.max_ids_per_sample = ids as usize,
+    },
+    Knob {
+        name: "data.order_window",
+        keeps_results: false,
+        value: |config, _| Some(config.data.order_window),
+        least: |_| 1,
+        set: |(config, _), samples| config.data.order_window = samples,
+    },
+    Knob {
+        name: "model.cross_layers",
+        keeps_results: false,
+        value: |config, _| Some(config.model.cross_layers as u64),
+        least: |_| 1,
+        set: |(config, _), layers| config.model.cross_layers = layers as usize,
+    },
+    Knob {
+        name: "model.cross_rank",
+        keeps_results: false,
+        value: |config, _| Some(config.model.cross_rank as u64),
+        least: |_| 1,
+        set: |(config, _), width| config.model.cross_rank = width as usize,
+    },
+];
+
+/// Those of a command that applies a model, or runs one of a given shape: by its flags.
+pub const APPLYING: &[Knob] = &[
+    Knob {
+        name: "--batch-size",
+        keeps_results: true,
+        value: |config, _| Some(config.eval.batch_size as u64),
+        least: |config| config.sum_blocks() as u64,
+        set: |(config, _), samples| {
+            (config.train.batch_size, config.eval.batch_size) = (samples as usize, samples as usize);
+        },
+    },
+    Knob {
+        name: "--threads",
+        keeps_results: true,
+        value: |config, facts| Some(config.run.threads.unwrap_or(facts.machine.cores) as u64),
+        least: |_| 1,
+        set: |(config, _), threads| config.run.threads = Some(threads as usize),
+    },
+];
+
+/// Those of a bench of whole steps.
+pub const BENCH: &[Knob] = &[
+    Knob {
+        name: "--row-cap",
+        keeps_results: false,
+        value: |_, facts| facts.table_rows.iter().copied().max(),
+        least: |_| 2,
+        set: |(_, rows), most| rows.iter_mut().for_each(|rows| *rows = (*rows).min(most)),
+    },
+    APPLYING[0],
+    APPLYING[1],
+];
+
+impl Plan {
+    /// Refuses training that does not fit, naming the key that would help most and a value for it.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`].
+    pub fn check(&self, config: &Config, facts: &Facts<'_>) -> Result<()> {
+        self.check_with(config, facts, TRAINING)
+    }
+
+    /// The same for a command that has `knobs`.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`].
+    pub fn check_with(&self, config: &Config, facts: &Facts<'_>, knobs: &[Knob]) -> Result<()> {
+        if self.fits {
+            return Ok(());
+        }
+        let (needed, available_bytes) = match &self.on_device {
+            Some(device) if !device.fits() => (device.needed_bytes, device.free_bytes),
+            _ => (self.bytes_per_rank * self.ranks_here, self.available_bytes),
+        };
+        let help = help(config, facts, knobs);
+        Err(Error::DoesNotFit { needed_bytes: needed.get(), available_bytes, help })
+    }
+
+    /// Refuses ranks that evaluate, as `others` plans them, where they do not fit beside those that train.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`].
+    pub fn check_beside(&self, others: &Self) -> Result<()> {
+        let of_hosts = [self, others].map(|plan| plan.bytes_per_rank * plan.ranks_here).into_iter().sum();
+        let mut memories: Vec<(Count, u64)> = vec![(of_hosts, self.available_bytes)];
+        if let (Some(mine), Some(theirs)) = (&self.on_device, &others.on_device) {
+            let shared = !has_devices_beside(mine.count, self.ranks, others.ranks);
+            let beside = if shared { mine.needed_bytes } else { Count::ZERO };
+            memories.push((theirs.needed_bytes + beside, mine.free_bytes));
+        }
+        let help = "ranks that evaluate hold the model once more: leave --eval-ranks away".to_owned();
+        match memories.into_iter().find(|(needed, available)| !needed.fits(*available)) {
+            Some((needed, available_bytes)) => {
+                Err(Error::DoesNotFit { needed_bytes: needed.get(), available_bytes, help })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What one rank needs where it needs most: on its device, or on the host.
+    fn needed(&self) -> Count {
+        self.on_device
+            .as_ref()
+            .map_or(self.bytes_per_rank, |device| device.needed_bytes + self.bytes_per_rank)
+    }
+}
+
+/// The plan with one setting changed; rows are divided evenly, because another split would be made.
+fn changed(config: &Config, facts: &Facts<'_>, knob: &Knob, value: u64) -> Plan {
+    let (mut config, mut rows) = (config.clone(), facts.table_rows.to_vec());
+    (knob.set)((&mut config, &mut rows), value);
+    Plan::new(&config, &Facts { table_rows: &rows, split: None, ..*facts })
+}
+
+/// The setting that frees most and is enough, one that changes no result before others; else those that free most.
+fn help(config: &Config, facts: &Facts<'_>, knobs: &[Knob]) -> String {
+    let lowest = |knob: &'_ Knob| {
+        let (value, least) = ((knob.value)(config, facts)?, (knob.least)(config));
+        (value > least).then(|| (value, least, changed(config, facts, knob, least)))
+    };
+    let mut lowered: Vec<_> = knobs.iter().filter_map(|knob| Some((knob, lowest(knob)?))).collect();
+    lowered.sort_by_key(|(knob, (_, _, plan))| (!plan.fits, !knob.keeps_results, plan.needed()));
+    if let Some((knob, (value, least, _))) = lowered.first().filter(|(_, (_, _, plan))| plan.fits) {
+        let fits = |value| changed(config, facts, knob, value).fits;
+        // Two figures are enough, and leave room.
+        let value = round_down(largest_that(*least, *value, fits)).max(*least);
+        let name = knob.name;
+        return match name.starts_with("--") {
+            true => format!("`{name} {value}` would fit"),
+            false => format!("`{name}` = {value} would fit (--set {name}={value})"),
+        };
+    }
+    lowered.sort_by_key(|(_, (_, _, plan))| plan.needed());
+    let names: Vec<_> = lowered.iter().take(2).map(|(knob, _)| format!("`{}`", knob.name)).collect();
+    match names.is_empty() {
+        true => "no setting of this command makes it smaller: take a smaller model".to_owned(),
+        false => format!("no single setting is enough: lower {}, or the model's widths", names.join(" and ")),
+    }
+}
+
+/// The largest number from `low`, which holds, to `high` for which `holds`, where smaller ones hold too.
+fn largest_that(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if holds(middle) { low = middle } else { high = middle - 1 }
+    }
+    low
+}
+
+/// Keeps the first two figures.
+fn round_down(number: u64) -> u64 {
+    let mut unit = 1;
+    while number / unit >= 100 {
+        unit *= 10;
+    }
+    number / unit * unit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_figures() {
+        assert_eq!([1, 99, 101, 123_456, 999].map(round_down), [1, 99, 100, 120_000, 990]);
+    }
+
+    #[test]
+    fn the_largest_that_holds() {
+        assert_eq!(largest_that(1, u64::MAX, |number| number <= 12_345), 12_345);
+        assert_eq!(largest_that(7, 7, |_| true), 7);
+    }
+}
