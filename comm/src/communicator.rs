@@ -30,6 +30,19 @@ pub struct Communicator {
     inner: Mutex<Inner>,
 }
 
+/// A rank does something long on its host while this lives.
+#[must_use = "dropped, the rank is busy no longer"]
+pub struct Busy {
+    transport: Arc<dyn Transport>,
+    before: Option<&'static str>,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.transport.set_busy(self.before);
+    }
+}
+
 /// Network cards, and how they are used.
 pub(crate) struct Cards {
     pub(crate) provider: Arc<dyn Provider>,
@@ -112,6 +125,13 @@ impl Communicator {
     /// Sets the counters to zero.
     pub fn reset_counters(&self) {
         self.lock().counters = Counters::default();
+    }
+
+    /// This rank does something long on its host, until the answer is dropped: `saves a checkpoint`. Waiting for it does not count
+    /// against the deadlines of the others, for as long as it does not wait for them itself.
+    pub fn busy(&self, what: &'static str) -> Busy {
+        let before = self.transport.set_busy(Some(what));
+        Busy { transport: Arc::clone(&self.transport), before }
     }
 
     /// Ends the job for all ranks with `error`, unless it has failed already.

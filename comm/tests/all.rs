@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod busy_ranks;
 mod collectives;
 mod collectives_cases;
 mod collectives_every_way;

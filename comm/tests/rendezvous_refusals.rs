@@ -6,10 +6,11 @@ use headlong_comm::rendezvous::{JoinOptions, join};
 use headlong_comm::transport::Transport as _;
 use headlong_comm::{CommError, Rank};
 use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Starts a job of three in which `change` makes rank 1 another; the answers of all, which must come soon.
-fn with_odd_rank_1(change: impl FnOnce(&mut JoinOptions<'static>)) -> Vec<Joined> {
+fn with_odd_rank_1(change: impl FnOnce(&mut JoinOptions)) -> Vec<Joined> {
     let port = reserve_port();
     let mut all = job_options(3, port.port);
     change(&mut all[1]);
@@ -47,7 +48,7 @@ fn mismatched_config_fails_everybody_and_names_the_culprit() {
 #[test]
 fn another_build_fails_everybody_and_names_the_culprit() {
     let answers = with_odd_rank_1(|options| options.build = "0.0.9".into());
-    assert_all_say(&answers, &["rank 1 was refused: it runs build 0.0.9 (protocol 1), rank 0 runs"]);
+    assert_all_say(&answers, &["rank 1 was refused: it runs build 0.0.9 (protocol 2), rank 0 runs"]);
 }
 
 /// A process of another job is sent away, and nothing else happens.
@@ -186,4 +187,35 @@ fn nodes_are_found_or_set() {
 fn kinds_of_errors() {
     let answers = with_odd_rank_1(|options| options.launch.world_size = 4);
     assert!(answers.iter().all(|answer| matches!(answer, Err(CommError::Refused { .. }))), "{answers:?}");
+}
+
+/// What a rank has said while it waited.
+fn words_of(mut options: JoinOptions) -> (String, String) {
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let heard = Arc::clone(&said);
+    options.notice = Some(Arc::new(move |text: &str| heard.lock().expect("no panic").push(text.to_owned())));
+    let error = join(&options).expect_err("there is no job").to_string();
+    let said = said.lock().expect("no panic").join("\n");
+    (said, error)
+}
+
+/// A wait that may be long is not silent: a name that nobody knows is said at once, on both sides.
+#[test]
+fn who_waits_says_so() {
+    for rank in [0, 1] {
+        let mut unknown = options(rank, 2, 4000);
+        unknown.launch.master_host = "no-such-machine.invalid".into();
+        unknown.deadlines.rendezvous = Duration::from_millis(300);
+        let (said, error) = words_of(unknown);
+        let words = "at no-such-machine.invalid:4000: ";
+        assert!(said.contains(words) && said.contains("tried again (0 s so far)"), "rank {rank}: {said}");
+        assert!(error.contains("no-such-machine.invalid:4000"), "{error}");
+    }
+    let port = reserve_port();
+    let mut waits = options(1, 2, port.port);
+    waits.deadlines.rendezvous = Duration::from_millis(5600);
+    let (said, _) = words_of(waits);
+    let words =
+        format!("rank 0 at 127.0.0.1:{}: Connection refused (os error 111); tried again (5 s", port.port);
+    assert!(said.contains(&words), "{said}");
 }

@@ -172,6 +172,7 @@ fn rank_0_does_not_hear_another_users_proof() {
         keys: &keys,
         deadline: Instant::now() + Duration::from_secs(2),
         patience: Duration::from_secs(1),
+        notice: None,
     };
     let claims = Claims { rank: 1, world_size: 99, ..Claims::default() };
     let refused = visit.pay(&mut |_| Ok(claims.clone()), &|| Ok(()));

@@ -4,10 +4,13 @@ use crate::tcp_support;
 use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::shm::{Guest, Offer, Table, offer};
 use headlong_comm::transport::tcp::TcpTransport;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{Read as _, Write as _};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// The offers of both ranks of a job, and what the first holds ready.
 fn offers(ranks: &[std::sync::Arc<TcpTransport>]) -> (Vec<Offer>, headlong_comm::transport::shm::Host) {
@@ -74,4 +77,30 @@ fn a_host_of_another_process_or_without_the_secret_is_not_believed() {
     let text = refused(&offers);
     assert!(text.contains("cannot reach the socket of rank 0"), "{text}");
     assert!(text.contains("different containers or network namespaces"), "{text}");
+}
+
+/// The name of a socket is known to everybody on the machine: a queue that somebody has filled must not hold up a rank.
+#[test]
+fn a_socket_whose_queue_is_full_is_given_up() {
+    let ranks = tcp_support::job(2);
+    let (mut offers, host) = offers(&ranks);
+    drop(host);
+    let name = "headlong-test-of-a-queue".to_owned() + &std::process::id().to_string();
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
+    let socket = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket")
+    };
+    let listener = socket();
+    rustix::net::bind(&listener, &address).expect("the name is free");
+    rustix::net::listen(&listener, 1).expect("a queue");
+    let guests: Vec<_> = (0..8).map(|_| socket()).collect();
+    let full = guests.iter().any(|guest| rustix::net::connect(guest, &address) == Err(Errno::AGAIN));
+    assert!(full, "a short queue is full soon");
+    offers[0].socket = Ok(name);
+    let begin = Instant::now();
+    let table = Table::new(&ranks[1], &offers);
+    let text = table.meet(table.approach(None)).err().expect("nobody takes it in");
+    assert!(text.contains("cannot reach the socket of rank 0"), "{text}");
+    assert!(begin.elapsed() < Duration::from_secs(9), "{:?}", begin.elapsed());
 }

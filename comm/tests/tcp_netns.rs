@@ -162,6 +162,31 @@ fn nodes() -> Option<Nodes> {
         .ok()
 }
 
+/// In a namespace of its own, as of a container without a network, nothing leads to 127.0.0.1: both sides say so soon.
+#[test]
+fn a_machine_without_its_loopback_is_told_so_at_once() {
+    let mut outer = Command::new("unshare");
+    outer.arg("-Urn");
+    let namespace = match Namespace::keep(outer) {
+        Ok(namespace) => namespace,
+        Err(reason) => return println!("skipped, because network namespaces cannot be made: {reason}"),
+    };
+    let begin = Instant::now();
+    for rank in ["0", "1"] {
+        let mut command = namespace.command(&[env!("CARGO_BIN_EXE_comm-try")]);
+        command.env("HEADLONG_RANK", rank).env("HEADLONG_WORLD_SIZE", "2");
+        command.env("HEADLONG_MASTER_ADDR", "127.0.0.1").env("HEADLONG_SECRET", "the secret of the test");
+        let output = command.output().expect("comm-try starts");
+        let errors = String::from_utf8(output.stderr).expect("text");
+        assert!(
+            errors.contains("no loopback interface that is up: as root, `ip link set lo up`"),
+            "{errors}"
+        );
+        assert_eq!(output.status.code(), Some(3), "{errors}");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
 #[test]
 fn a_slow_and_lossy_network_only_takes_longer() {
     let Some(nodes) = nodes() else { return };

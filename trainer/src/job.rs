@@ -15,6 +15,7 @@ use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Wanted, choo
 use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::transport::verbs::{Signal, VerbsSettings};
 use headlong_comm::{CommError, CommOptions, Communicator, Topology, launcher_env};
+use std::sync::Arc;
 
 /// This process's place among the processes of a run.
 pub struct Job {
@@ -60,7 +61,7 @@ impl Job {
             ranks_per_node: config.comm.ranks_per_node,
             deadlines: Deadlines { operation: config.comm.deadline(), ..Deadlines::default() },
             insecure: config.comm.insecure,
-            progress: Some(&|text| say(text)),
+            notice: Some(Arc::new(|text: &str| say(text))),
             ..JoinOptions::new(launch, fingerprint(&config, &comm_options))
         };
         let control =

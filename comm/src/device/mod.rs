@@ -142,6 +142,9 @@ pub trait DeviceCollectives: Send + Sync {
         Ok(())
     }
 
+    /// For how long other ranks have been busy on their hosts since the job began.
+    fn excused(&self) -> Duration;
+
     /// Ends the job for all ranks with `error`, unless it has failed already, and gives up what waits on the device.
     fn abort(&self, error: CommError);
 
@@ -157,7 +160,7 @@ pub trait DeviceCollectives: Send + Sync {
     /// # Errors
     /// The job's first error. At the deadline the job ends with [`CommError::Device`].
     fn wait(&self, event: &Event, deadline: Duration) -> Result<()> {
-        let started = Instant::now();
+        let (started, excused) = (Instant::now(), self.excused());
         let failed = |reason| CommError::Device {
             seen_by: self.rank(),
             operation: "waiting for the device".to_owned(),
@@ -173,8 +176,10 @@ pub trait DeviceCollectives: Send + Sync {
                 }
             }
             self.check()?;
-            if started.elapsed() > deadline {
-                let waited = started.elapsed().as_millis();
+            // For as long as a rank saves, or waits for its disk, its device is given nothing to do.
+            let waited = started.elapsed().saturating_sub(self.excused().saturating_sub(excused));
+            if waited > deadline {
+                let waited = waited.as_millis();
                 self.abort(failed(format!("it was not done within {waited} ms; a peer may not have come")));
                 return self.check();
             }

@@ -224,6 +224,10 @@ impl DeviceCollectives for NcclCollectives {
         self.comm.check().or_else(|error| self.end_by("an exchange between devices", &error))
     }
 
+    fn excused(&self) -> Duration {
+        self.transport.excused()
+    }
+
     fn abort(&self, error: CommError) {
         self.transport.abort(error);
         // What NCCL says to that changes nothing any more.

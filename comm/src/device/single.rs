@@ -7,6 +7,7 @@ use crate::transport::Transport;
 use headlong_device::Stream;
 use headlong_device::cuda::DevicePtr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Collectives of one rank. What it enqueues fails as the stream's other work does: by the stream's own check.
 pub struct SingleRank {
@@ -55,6 +56,10 @@ impl DeviceCollectives for SingleRank {
 
     fn check(&self) -> Result<()> {
         self.transport.check()
+    }
+
+    fn excused(&self) -> Duration {
+        self.transport.excused()
     }
 
     fn abort(&self, error: CommError) {

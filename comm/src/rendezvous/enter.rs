@@ -4,6 +4,7 @@ use super::handshake::{Claims, Purpose};
 use super::visit::Visit;
 use super::{JoinOptions, Joined, Keys, as_link, data_listener, system};
 use crate::error::{CommError, Result};
+use crate::launcher_env::Launch;
 use crate::topology::Rank;
 use crate::transport::tcp::control_frame::{Control, FrameReader};
 use crate::transport::tcp::health::Link;
@@ -39,6 +40,7 @@ pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
         keys,
         deadline,
         patience: options.deadlines.guest,
+        notice: options.notice.as_ref().filter(|_| speaks(launch)),
     };
     let welcome = visit.pay(&mut claims, &|| Ok(()))?;
     let link = as_link(Rank(0), welcome.stream)?;
@@ -50,6 +52,11 @@ pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let data_listener = listener.take().expect("a rank that was admitted has claimed a data port");
     let (links, readers, rank_0) = (vec![link], vec![reader], welcome.address.ip());
     Ok(Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, door: None })
+}
+
+/// Whether this rank says that it waits for rank 0: one on each machine is enough.
+fn speaks(launch: &Launch) -> bool {
+    launch.rank == Rank(1) || launch.local_rank.is_none_or(|local| local == 0)
 }
 
 /// Waits until rank 0 sends the table, says why there is no job, or falls silent.

@@ -2,6 +2,7 @@
 
 use super::door::{Door, Proven};
 use super::handshake::{Claims, Purpose};
+use super::waiting::{LOOPBACK_DOWN, Waiting, is_loopback_down};
 use super::{JoinOptions, Joined, Keys, as_link, data_listener, machine, proof, system};
 use crate::error::{CommError, Result};
 use crate::launcher_env::Launch;
@@ -38,7 +39,7 @@ enum Judgement {
 
 /// Rank 0 while ranks come.
 struct Gathering<'a> {
-    options: &'a JoinOptions<'a>,
+    options: &'a JoinOptions,
     own: Claims,
     door: Door,
     arrivals: Vec<Option<Arrival>>,
@@ -49,7 +50,7 @@ struct Gathering<'a> {
 /// # Errors
 /// As [`super::join`].
 pub fn gather(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
-    let (listener, ip) = open(&options.launch, options.deadlines.rendezvous)?;
+    let (listener, ip) = open(options)?;
     let door = Door::new(listener, Purpose::Rendezvous, keys.clone(), options.deadlines.guest)
         .map_err(|error| system("opening the rendezvous", &error))?;
     let arrivals = (0..options.launch.world_size).map(|_| None).collect();
@@ -61,10 +62,15 @@ pub fn gather(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
 }
 
 /// Opens the rendezvous at the one address that the job's ranks are told.
-fn open(launch: &Launch, longest: Duration) -> Result<(TcpListener, IpAddr)> {
-    let begin = Instant::now();
+fn open(options: &JoinOptions) -> Result<(TcpListener, IpAddr)> {
+    let (launch, longest) = (&options.launch, options.deadlines.rendezvous);
+    let (begin, mut waiting) = (Instant::now(), Waiting::begin(options.notice.as_ref()));
+    let place = format!("rank 0 cannot open the rendezvous at {}:{}", launch.master_host, launch.master_port);
     loop {
         let error = match try_open(launch) {
+            Ok((_, ip)) if is_loopback_down((ip, launch.master_port).into()) => {
+                return Err(CommError::System { what: place, reason: LOOPBACK_DOWN.into() });
+            }
             Ok(open) => return Ok(open),
             Err(error) => error,
         };
@@ -75,8 +81,9 @@ fn open(launch: &Launch, longest: Duration) -> Result<(TcpListener, IpAddr)> {
             _ => longest,
         };
         if begin.elapsed() >= patience {
-            return Err(explain(launch, &error));
+            return Err(CommError::System { what: place, reason: explain(launch, &error) });
         }
+        waiting.failed(&place, &error.to_string(), error.kind() != ErrorKind::AddrInUse);
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -98,11 +105,10 @@ fn try_open(launch: &Launch) -> std::io::Result<(TcpListener, IpAddr)> {
     Err(last)
 }
 
-fn explain(launch: &Launch, error: &std::io::Error) -> CommError {
-    let (host, port) = (&launch.master_host, launch.master_port);
-    let what = format!("rank 0 cannot open the rendezvous at {host}:{port}");
-    let reason = match error.kind() {
+fn explain(launch: &Launch, error: &std::io::Error) -> String {
+    match error.kind() {
         ErrorKind::AddrInUse => {
+            let port = launch.master_port;
             format!("the port is already used by another process; `ss -ltnp 'sport = :{port}'` shows whose it is, HEADLONG_MASTER_PORT chooses another")
         }
         ErrorKind::AddrNotAvailable => {
@@ -112,8 +118,7 @@ fn explain(launch: &Launch, error: &std::io::Error) -> CommError {
             "this machine takes that name for a loopback address, at which other machines cannot reach it: set MASTER_ADDR to its address in the network".into()
         }
         _ => error.to_string(),
-    };
-    CommError::System { what, reason }
+    }
 }
 
 impl Gathering<'_> {
@@ -156,10 +161,10 @@ impl Gathering<'_> {
     }
 
     fn report(&self, waited: Duration) {
-        let Some(progress) = self.options.progress else { return };
+        let Some(notice) = &self.options.notice else { return };
         let (size, missing) = (self.arrivals.len(), self.missing());
         let hint = if missing.len() + 1 == size { "; were they started?" } else { "" };
-        progress(&format!(
+        notice(&format!(
             "waiting for {} since {} s ({} of {size} are here; {}){hint}",
             self.missing_text(),
             waited.as_secs(),
@@ -184,8 +189,8 @@ impl Gathering<'_> {
             Judgement::Admit => self.admit(guest),
             Judgement::Refuse(reason) => {
                 self.door.answer(&guest, Some(&reason));
-                if let Some(progress) = self.options.progress {
-                    progress(&format!(
+                if let Some(notice) = &self.options.notice {
+                    notice(&format!(
                         "rank {} from {} was refused: {reason}",
                         guest.claims.rank, guest.address
                     ));

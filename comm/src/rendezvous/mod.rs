@@ -13,6 +13,7 @@ mod machine;
 pub mod proof;
 pub mod trust;
 pub mod visit;
+mod waiting;
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::{Launch, Remark};
@@ -32,7 +33,7 @@ use std::time::Duration;
 use trust::Trust;
 
 /// Number of the protocol between ranks; it changes with every change of a frame.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// How long anything may take. Nothing waits without one of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +48,12 @@ pub struct Deadlines {
     pub silence: Duration,
     /// For somebody who has connected to prove who it is, and for one answer of a door.
     pub guest: Duration,
+    /// Between two words about a rank that others wait for, as it does something long.
+    pub notice: Duration,
 }
+
+/// Is told what a user wants to know while ranks come together, and while they wait.
+pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl Default for Deadlines {
     fn default() -> Self {
@@ -57,12 +63,13 @@ impl Default for Deadlines {
             heartbeat: Duration::from_secs(1),
             silence: Duration::from_secs(5),
             guest: Duration::from_secs(5),
+            notice: Duration::from_secs(30),
         }
     }
 }
 
 /// What a process says and wants to know when it joins its job.
-pub struct JoinOptions<'a> {
+pub struct JoinOptions {
     /// Who it is, from [`launcher_env`](crate::launcher_env).
     pub launch: Launch,
     /// Fingerprint of everything that must be equal on all ranks.
@@ -75,11 +82,11 @@ pub struct JoinOptions<'a> {
     pub deadlines: Deadlines,
     /// A job that other machines can reach may do without a secret.
     pub insecure: bool,
-    /// Is told every ten seconds who is still missing.
-    pub progress: Option<&'a (dyn Fn(&str) + Sync)>,
+    /// Is told who is still missing, and whom ranks wait for.
+    pub notice: Option<Notice>,
 }
 
-impl JoinOptions<'_> {
+impl JoinOptions {
     /// The defaults: this build, nodes as found, default deadlines, a secret where other machines can come, silent.
     pub fn new(launch: Launch, config_fingerprint: [u8; 32]) -> Self {
         Self {
@@ -89,7 +96,7 @@ impl JoinOptions<'_> {
             ranks_per_node: 0,
             deadlines: Deadlines::default(),
             insecure: false,
-            progress: None,
+            notice: None,
         }
     }
 
@@ -187,7 +194,8 @@ fn connect(
     let Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, door } = joined;
     let (rank, deadlines) = (options.launch.rank, options.deadlines);
     let health = Arc::new(Health::new(rank, peers.len(), links, deadlines.heartbeat)?);
-    let thread = ControlThread::new(Arc::clone(&health), deadlines, readers, door);
+    let notice = options.notice.clone();
+    let thread = ControlThread::new(Arc::clone(&health), deadlines, readers, door, notice);
     let control = std::thread::Builder::new()
         .name("comm-control".into())
         .spawn(|| thread.run())

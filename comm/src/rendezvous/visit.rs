@@ -1,7 +1,8 @@
 //! The guest's side: connect to a door and prove oneself, again and again until a deadline.
 
 use super::handshake::{self, Claims, HELLO_BYTES, Purpose, Session, VERDICT_BYTES};
-use super::{Keys, proof};
+use super::waiting::{LOOPBACK_DOWN, Waiting, is_loopback_down};
+use super::{Keys, Notice, proof};
 use crate::error::{CommError, Result};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -30,10 +31,14 @@ pub struct Visit<'a> {
     pub deadline: Instant,
     /// Longest wait for one answer.
     pub patience: Duration,
+    /// Is told when it takes long.
+    pub notice: Option<&'a Notice>,
 }
 
 /// Why one attempt came to nothing.
 enum Failure {
+    /// Nobody knows the host's name.
+    Name(String),
     /// Not there yet, or lost: try again.
     Again(String),
     /// Closed after our proof, without a word.
@@ -63,17 +68,20 @@ impl Visit<'_> {
     ) -> Result<Welcome> {
         let mut pause = PAUSES.0;
         let mut unproven = 0;
+        let mut waiting = Waiting::begin(self.notice);
         loop {
             check()?;
-            let last = match self.try_all(claims) {
+            let (last, is_name) = match self.try_all(claims) {
                 Ok(welcome) => return Ok(welcome),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Unproven) => {
                     unproven += 1;
-                    "it closed the connection after this rank's proof".to_string()
+                    ("it closed the connection after this rank's proof".to_string(), false)
                 }
-                Err(Failure::Again(reason)) => reason,
+                Err(Failure::Name(reason)) => (reason, true),
+                Err(Failure::Again(reason)) => (reason, false),
             };
+            waiting.failed(&self.place(), &last, is_name);
             if unproven == PROOFS_BEFORE_GIVING_UP {
                 return Err(self.wrong_secret());
             }
@@ -85,34 +93,36 @@ impl Visit<'_> {
         }
     }
 
+    fn place(&self) -> String {
+        format!("{} at {}:{}", self.name, self.host, self.port)
+    }
+
     fn wrong_secret(&self) -> CommError {
         let reason = format!(
-            "{} at {}:{} does not accept this rank's proof: the secrets differ, or another job listens there",
-            self.name, self.host, self.port
+            "{} does not accept this rank's proof: the secrets differ, or another job listens there",
+            self.place()
         );
         CommError::Refused { rank: self.rank.to_string(), reason }
     }
 
     fn of_another(&self, reason: &str) -> CommError {
         let reason = format!(
-            "{} at {}:{} is not of this job: {reason}; HEADLONG_MASTER_PORT chooses another port, and a job of several users \
+            "{} is not of this job: {reason}; HEADLONG_MASTER_PORT chooses another port, and a job of several users \
              needs a secret",
-            self.name, self.host, self.port
+            self.place()
         );
         CommError::Rendezvous { reason }
     }
 
     fn unreachable(&self, last: &str) -> CommError {
-        CommError::Rendezvous {
-            reason: format!("{} at {}:{} cannot be reached: {last}", self.name, self.host, self.port),
-        }
+        CommError::Rendezvous { reason: format!("{} cannot be reached: {last}", self.place()) }
     }
 
     /// Every address of the host, in the resolver's order.
     fn try_all(&self, claims: &mut dyn FnMut(&TcpStream) -> Result<Claims>) -> Result<Welcome, Failure> {
-        let again = |error: io::Error| Failure::Again(error.to_string());
-        let addresses: Vec<SocketAddr> = (self.host, self.port).to_socket_addrs().map_err(again)?.collect();
-        let mut last = Failure::Again("the name has no address".into());
+        let unknown = |error: io::Error| Failure::Name(format!("the name is not known ({error})"));
+        let addresses: Vec<SocketAddr> = (self.host, self.port).to_socket_addrs().map_err(unknown)?.collect();
+        let mut last = Failure::Name("the name has no address".into());
         for address in addresses {
             match self.try_one(address, claims) {
                 Err(Failure::Again(reason)) => last = Failure::Again(reason),
@@ -130,7 +140,12 @@ impl Visit<'_> {
         let again = |error: io::Error| Failure::Again(error.to_string());
         let left = self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let patience = self.patience.min(left);
-        let mut stream = TcpStream::connect_timeout(&address, patience).map_err(again)?;
+        let mut stream = TcpStream::connect_timeout(&address, patience).map_err(|error| {
+            match is_loopback_down(address) {
+                true => Failure::Final(self.unreachable(LOOPBACK_DOWN)),
+                false => again(error),
+            }
+        })?;
         if stream.local_addr().ok() == Some(address) {
             // The system may connect a local port to itself where nobody listens.
             return Err(Failure::Again("nobody listens there".into()));

@@ -23,6 +23,7 @@ use crate::error::{CommError, Result};
 use crate::operation;
 use crate::topology::{Rank, Topology};
 use std::fmt;
+use std::time::Duration;
 
 /// Which step of which operation a message belongs to. All ranks count alike, because all call the same collectives in the
 /// same order.
@@ -117,6 +118,18 @@ pub trait Transport: Send + Sync {
     /// same on all ranks.
     fn in_place_bytes(&self) -> usize {
         usize::MAX
+    }
+
+    /// From now on this rank does something long on its host, or no longer; what it did before. Waiting for it does not count
+    /// against the deadlines of ranks in other processes; threads of one process share what they wait for.
+    fn set_busy(&self, what: Option<&'static str>) -> Option<&'static str> {
+        let _ = what;
+        None
+    }
+
+    /// For how long other ranks have been busy since the job began.
+    fn excused(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Ends the job for all ranks with `error`, unless it has failed already: the first error stays.

@@ -41,6 +41,7 @@ pub fn deadlines() -> Deadlines {
         heartbeat: Duration::from_millis(100),
         silence: Duration::from_millis(1500),
         guest: Duration::from_secs(2),
+        ..Deadlines::default()
     }
 }
 
@@ -59,14 +60,14 @@ pub fn launch(rank: usize, world_size: usize, port: u16) -> Launch {
     }
 }
 
-pub fn options(rank: usize, world_size: usize, port: u16) -> JoinOptions<'static> {
+pub fn options(rank: usize, world_size: usize, port: u16) -> JoinOptions {
     JoinOptions { deadlines: deadlines(), ..JoinOptions::new(launch(rank, world_size, port), [7; 32]) }
 }
 
 pub type Joined = Result<Arc<TcpTransport>, CommError>;
 
 /// Joins all of `all` as threads of this process; their answers in the same order.
-pub fn join_all(all: Vec<JoinOptions<'static>>) -> Vec<Joined> {
+pub fn join_all(all: Vec<JoinOptions>) -> Vec<Joined> {
     std::thread::scope(|scope| {
         let joins: Vec<_> = all.into_iter().map(|options| scope.spawn(move || join(&options))).collect();
         joins.into_iter().map(|join| join.join().expect("joining does not panic")).collect()
@@ -81,7 +82,7 @@ pub fn job(world_size: usize) -> Vec<Arc<TcpTransport>> {
 }
 
 /// The options of all ranks of a job, in order.
-pub fn job_options(world_size: usize, port: u16) -> Vec<JoinOptions<'static>> {
+pub fn job_options(world_size: usize, port: u16) -> Vec<JoinOptions> {
     (0..world_size).map(|rank| options(rank, world_size, port)).collect()
 }
 
@@ -140,14 +141,14 @@ impl Way {
     }
 
     /// Options of all ranks of a job, in order.
-    pub fn job_options(self, world_size: usize, port: u16) -> Vec<JoinOptions<'static>> {
+    pub fn job_options(self, world_size: usize, port: u16) -> Vec<JoinOptions> {
         let mut all = job_options(world_size, port);
         all.iter_mut().for_each(|options| options.ranks_per_node = self.ranks_per_node());
         all
     }
 
     /// Joins all of `all` as threads of this process, and chooses their paths.
-    pub fn join_all(self, all: Vec<JoinOptions<'static>>) -> Vec<Arc<dyn Transport>> {
+    pub fn join_all(self, all: Vec<JoinOptions>) -> Vec<Arc<dyn Transport>> {
         let num_ranks = all.len();
         let controls = join_all(all).into_iter().map(|joined| joined.expect("all ranks join"));
         let fabric = Fabric::rails(7, Weather::CALM, num_ranks, 1);

@@ -12,6 +12,7 @@ use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
 use headlong_comm::{CommOptions, Communicator};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes in which a rank shows what it has found; what does not fit is left out.
@@ -106,7 +107,7 @@ pub(super) fn gather(launch: Launch, own: &Statement, insecure: bool) -> Result<
     let options = JoinOptions {
         deadlines,
         insecure,
-        progress: Some(&|text| say(text)),
+        notice: Some(Arc::new(|text: &str| say(text))),
         ..JoinOptions::new(launch, [0; 32])
     };
     let transport =

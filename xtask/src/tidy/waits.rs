@@ -4,8 +4,8 @@
 //!
 //! - `wait` of a condition variable or a barrier, and `wait_while`: there is `wait_timeout`;
 //! - `recv`, `join`, `park` and `wait` without an argument, of channels, threads and children;
-//! - `read_exact`, `read_to_end`, `read_to_string` and `accept` of connections, `TcpStream::connect`: there are timeouts and
-//!   `connect_timeout`;
+//! - `read_exact`, `read_to_end`, `read_to_string` and `accept` of connections, `connect` of `TcpStream` and
+//!   `UnixStream`: there are timeouts, `connect_timeout` and sockets that do not block;
 //! - `poll` without a time;
 //! - a loop that pauses (`spin_loop`, `yield_now`, `sleep`) and never looks at a clock: none of its words is in [`CLOCKS`].
 //!
@@ -102,7 +102,9 @@ impl Visitor<'_> {
             [.., "poll"] if call.args.last().is_some_and(without_time) => {
                 self.report(call, "`poll` waits without a time");
             }
-            [.., "TcpStream", "connect"] => self.report(call, "`connect` waits as long as the system likes"),
+            [.., "TcpStream", "connect"] | [.., "UnixStream", "connect" | "connect_addr"] => {
+                self.report(call, "`connect` waits as long as the system likes");
+            }
             ["park"] | [.., "thread", "park"] => self.report(call, "`park` waits until somebody calls"),
             _ => {}
         }
@@ -198,6 +200,8 @@ mod tests {
             "stream.read_exact(&mut room);",
             "TcpStream::connect(address);",
             "std::net::TcpStream::connect(address);",
+            "UnixStream::connect_addr(&address);",
+            "UnixStream::connect(path);",
             "rustix::event::poll(&mut descriptors, None);",
             "poll(&mut descriptors, -1);",
             "threads.into_iter().map(JoinHandle::join);",

@@ -21,6 +21,7 @@ use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::{CommError, CommOptions, Communicator, Rank, launcher_env};
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -131,10 +132,9 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     let rank = launch.rank;
     say(rank, &format!("started by {} as process {}", launch.launcher.name(), std::process::id()));
     sleep(settings.before_join);
-    let progress = |words: &str| eprintln!("{words}");
     let mut options = JoinOptions::new(launch, [settings.config; 32]);
     options.deadlines = settings.deadlines;
-    options.progress = Some(&progress);
+    options.notice = Some(Arc::new(|words: &str| eprintln!("{words}")));
     options.ranks_per_node = settings.ranks_per_node;
     let control = join(&options)?;
     if rank == Rank(0) {

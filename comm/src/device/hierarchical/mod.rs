@@ -38,6 +38,7 @@ use launch::{Kernels, Slots, Tables};
 use nodes::{HEADER_BYTES, MOST_PEERS, Nodes};
 use report::Report;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The most ranks of a node that exchange this way.
 pub const MOST_RANKS_OF_A_NODE: usize = MOST_PEERS;
@@ -525,6 +526,10 @@ impl DeviceCollectives for HierarchicalCollectives {
             return Err(error);
         }
         self.rails.check().or_else(|reason| self.end("an exchange between nodes", reason))
+    }
+
+    fn excused(&self) -> Duration {
+        self.transport.excused()
     }
 
     fn abort(&self, error: CommError) {

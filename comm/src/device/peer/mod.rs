@@ -19,6 +19,7 @@ use crate::topology::Rank;
 use headlong_device::Stream;
 use headlong_device::cuda::{Build, CudaStream, DevicePtr};
 pub(super) use peers::{Peers, bind};
+use std::time::Duration;
 pub(super) use world::Part;
 
 /// The most ranks of one process: the devices of one machine. The kernel has room for no more in its registers.
@@ -114,6 +115,10 @@ impl DeviceCollectives for PeerCollectives {
 
     fn check(&self) -> Result<()> {
         self.peers.check()
+    }
+
+    fn excused(&self) -> Duration {
+        self.peers.excused()
     }
 
     fn abort(&self, error: CommError) {

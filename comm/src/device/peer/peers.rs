@@ -158,6 +158,11 @@ impl Peers {
         self.transport.check().or_else(|error| self.end(error))
     }
 
+    /// For how long other ranks have been busy since the job began.
+    pub(in crate::device) fn excused(&self) -> Duration {
+        self.transport.excused()
+    }
+
     /// Ends the job with `error`, unless it has failed already, and lets this rank's streams pass every barrier.
     pub(in crate::device) fn abort(&self, error: CommError) {
         self.transport.abort(error);

@@ -5,10 +5,10 @@ use super::{Bell, Head, Path, PathError, Progress};
 use crate::error::{CommError, Result};
 use crate::scratch::Scratch;
 use crate::topology::Rank;
-use crate::transport::tcp::health::Health;
+use crate::transport::tcp::health::{Health, Wait};
 use crate::transport::{Expected, Incoming, Outgoing, StepId};
 use crate::views::Views;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What stays the same from step to step.
 pub struct Frame<'a> {
@@ -284,19 +284,22 @@ fn drive(
 ) -> Result<()> {
     let Frame { health, bell, deadline, .. } = *frame;
     health.note_operation(id.sequence);
-    let mut begin: Option<Instant> = None;
+    let (mut wait, mut has_waited) = (None, false);
     loop {
         let Look { moved, missing, all_ring } = look().map_err(|broken| explain(frame, id, broken))?;
         let Some(missing) = missing else { break };
         health.check()?;
         if moved {
             waiting.moved(bell);
+            // Bytes that move, however slowly, are no reason to give a peer up.
+            wait = None;
             continue;
         }
         if waiting.idle(bell) == Next::Look {
             continue;
         }
-        let waited = begin.get_or_insert_with(Instant::now).elapsed();
+        has_waited = true;
+        let waited = wait.get_or_insert_with(|| Wait::begin(health)).time(health);
         if waited >= deadline {
             let late = health.late(missing, id.operation, id.sequence, waited);
             return Err(health.suspect(late));
@@ -305,7 +308,7 @@ fn drive(
         waiting.sleep(bell, all_ring, deadline - waited);
     }
     waiting.moved(bell);
-    if begin.is_some() {
+    if has_waited {
         health.note_waiting(None);
     }
     Ok(())

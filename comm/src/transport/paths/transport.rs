@@ -8,6 +8,7 @@ use crate::topology::{Rank, Topology};
 use crate::transport::tcp::TcpTransport;
 use crate::transport::{Expected, Incoming, Outgoing, StepId, Transport};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// One rank's end of a job whose payload takes several ways.
 ///
@@ -133,6 +134,14 @@ impl Transport for PathTransport {
 
     fn abort(&self, error: CommError) {
         self.control.abort(error);
+    }
+
+    fn set_busy(&self, what: Option<&'static str>) -> Option<&'static str> {
+        self.control.set_busy(what)
+    }
+
+    fn excused(&self) -> Duration {
+        self.control.excused()
     }
 
     fn check(&self) -> Result<()> {

@@ -14,9 +14,10 @@ use crate::topology::{Rank, Topology};
 use crate::transport::Transport as _;
 use crate::transport::tcp::TcpTransport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
@@ -258,8 +259,22 @@ impl Claim {
     }
 }
 
+/// Connects without waiting longer than for one word: whoever fills the queue of a socket must not hold up a rank. Its name is no
+/// secret on this machine.
 fn visit(name: &str) -> std::io::Result<UnixStream> {
-    UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let begin = Instant::now();
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => return Ok(UnixStream::from(socket)),
+            Err(Errno::AGAIN | Errno::INTR) if begin.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 fn prepare(stream: &UnixStream) -> std::io::Result<()> {

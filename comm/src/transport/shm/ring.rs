@@ -4,7 +4,7 @@
 //! step of either counter is whole lines of 64, so that the end of a message always has room for its filling.
 
 use super::layout::LINE;
-use super::segment::{Mirror, Shared};
+use super::segment::{Mirror, Shared, order};
 use crate::transport::paths::{Head, PathError, Progress};
 use crate::transport::tcp::frame::{HEADER_BYTES, Header};
 use std::sync::atomic::Ordering;
@@ -71,6 +71,9 @@ impl End {
             self.other = counters.read.load(Ordering::Acquire);
             if used(self) > free {
                 counters.hungry.store(1, Ordering::Relaxed);
+                // Whoever gives room back after this look sees that it is wanted.
+                order();
+                self.other = counters.read.load(Ordering::Acquire);
             }
         }
         match used(self) <= self.ring.len() as u64 {

@@ -8,8 +8,8 @@ use super::control_frame::{Control, FrameReader};
 use super::health::Health;
 use crate::catch::catch;
 use crate::error::CommError;
-use crate::rendezvous::Deadlines;
 use crate::rendezvous::door::{Door, Proven};
+use crate::rendezvous::{Deadlines, Notice};
 use crate::topology::Rank;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::Shutdown;
@@ -38,6 +38,12 @@ pub struct ControlThread {
     door: Option<Door>,
     suspicions: Vec<(Instant, CommError)>,
     next_heartbeat: Instant,
+    /// When busy ranks were looked at last, those that were told, and how often their longest was said.
+    last_look: Instant,
+    told_busy: Vec<usize>,
+    noticed: u64,
+    /// Hears what rank 0 has to say while the job runs.
+    notice: Option<Notice>,
 }
 
 impl ControlThread {
@@ -47,11 +53,23 @@ impl ControlThread {
         deadlines: Deadlines,
         readers: Vec<FrameReader>,
         door: Option<Door>,
+        notice: Option<Notice>,
     ) -> Self {
         let now = Instant::now();
         let line = |reader| Line { reader, heard: now, heartbeats: 0, ended: false };
         let lines = readers.into_iter().map(line).collect();
-        Self { health, deadlines, lines, door, suspicions: Vec::new(), next_heartbeat: now }
+        Self {
+            health,
+            deadlines,
+            lines,
+            door,
+            suspicions: Vec::new(),
+            next_heartbeat: now,
+            last_look: now,
+            told_busy: Vec::new(),
+            noticed: 0,
+            notice,
+        }
     }
 
     /// Serves until told to stop; then sends the last words and ends, in bounded time. A panic in here is this rank's failure: the
@@ -83,6 +101,7 @@ impl ControlThread {
     pub(super) fn turn(&mut self) {
         self.beat(Instant::now());
         self.listen();
+        self.excuse();
         self.judge_suspicions();
         self.judge_silence();
         self.answer_door();
@@ -116,13 +135,37 @@ impl ControlThread {
     }
 
     fn beat(&mut self, now: Instant) {
-        if now >= self.next_heartbeat {
+        let busy: Vec<usize> = self.health.busy_ranks().iter().map(|busy| busy.rank).collect();
+        // A rank that is busy is told of at once: a deadline may be shorter than the time between two signs of life.
+        let is_news = busy.iter().any(|rank| !self.told_busy.contains(rank));
+        if now >= self.next_heartbeat || is_news {
+            self.told_busy = busy;
             self.next_heartbeat = now + self.deadlines.heartbeat;
             if !self.health.is_over() {
                 self.health.tell(&self.health.heartbeat());
             }
         }
         self.flush();
+    }
+
+    /// Time passes in which other ranks are busy; rank 0 says so now and then.
+    fn excuse(&mut self) {
+        let passed = self.last_look.elapsed();
+        self.last_look += passed;
+        let (own, busy) = (self.health.rank().0, self.health.busy_ranks());
+        if busy.iter().any(|busy| busy.rank != own) {
+            self.health.excuse(passed);
+        }
+        let Some(notice) = self.notice.as_ref().filter(|_| own == 0) else { return };
+        let every = self.deadlines.notice.as_millis().max(1) as u64;
+        let most = busy.iter().map(|busy| busy.ms / every).max().unwrap_or(0);
+        if most > self.noticed && self.health.is_anybody_waiting() {
+            let long = busy.iter().filter(|busy| busy.ms >= every);
+            let each =
+                long.map(|busy| format!("rank {}, which {} ({} s)", busy.rank, busy.what, busy.ms / 1000));
+            notice(&format!("waiting for {}", each.collect::<Vec<_>>().join("; ")));
+        }
+        self.noticed = most;
     }
 
     fn flush(&self) {
@@ -155,9 +198,9 @@ impl ControlThread {
 
     fn obey(&mut self, place: usize, peer: Rank, frame: Control) {
         match frame {
-            Control::Heartbeat { sequence, waiting_for } => {
+            Control::Heartbeat { sequence, waiting_for, busy } => {
                 self.lines[place].heartbeats += 1;
-                self.health.note_heartbeat(peer, sequence, waiting_for);
+                self.health.note_heartbeat(peer, sequence, waiting_for, busy);
             }
             Control::Report { error, suspicion: true } => {
                 let pause = if matches!(error, CommError::PeerLost { .. }) { GRACE } else { Duration::ZERO };

@@ -19,6 +19,17 @@ pub struct PeerAddress {
     pub port: u16,
 }
 
+/// A rank that does something long on its host: it lives, and others wait for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BusyRank {
+    /// Which.
+    pub rank: usize,
+    /// What it does: `saves a checkpoint`.
+    pub what: String,
+    /// For how long already.
+    pub ms: u64,
+}
+
 /// A word between a rank and rank 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
@@ -39,6 +50,8 @@ pub enum Control {
         sequence: u64,
         /// The peer it waits for, if it waits.
         waiting_for: Option<usize>,
+        /// The sender, where it is busy; of rank 0, all ranks that are.
+        busy: Vec<BusyRank>,
     },
     /// A rank has found an error.
     Report {
@@ -75,6 +88,13 @@ impl Control {
             }
             Control::Heartbeat { waiting_for: Some(rank), .. } if rank >= num_ranks => {
                 Err(format!("that it waits for rank {rank}, and there are {num_ranks} ranks"))
+            }
+            Control::Heartbeat { sequence, waiting_for, busy } => {
+                if let Some(BusyRank { rank, .. }) = busy.iter().find(|busy| busy.rank >= num_ranks) {
+                    return Err(format!("that rank {rank} is busy, and there are {num_ranks} ranks"));
+                }
+                let read = |busy: BusyRank| BusyRank { what: readable(&busy.what), ..busy };
+                Ok(Control::Heartbeat { sequence, waiting_for, busy: busy.into_iter().map(read).collect() })
             }
             Control::Report { error, suspicion } => {
                 Ok(Control::Report { error: error.told(num_ranks)?, suspicion })
@@ -225,7 +245,7 @@ mod tests {
         let (here, there) = pair();
         let error = CommError::Aborted { culprit: Rank(3), reason: "\u{1f4a5} bad row".into() };
         let frames = [
-            Control::Heartbeat { sequence: u64::MAX, waiting_for: Some(2) },
+            Control::Heartbeat { sequence: u64::MAX, waiting_for: Some(2), busy: Vec::new() },
             Control::Abort { error },
             Control::Farewell,
         ];

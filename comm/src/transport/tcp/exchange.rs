@@ -5,7 +5,7 @@
 //! bytes, so a small message costs one system call on each side.
 
 use super::frame::{HEADER_BYTES, Header};
-use super::health::Health;
+use super::health::{Health, Wait};
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
 use crate::transport::{Incoming, Outgoing, StepId};
@@ -83,7 +83,7 @@ impl Engine {
     ) -> Result<()> {
         self.prepare(pace, id, outgoing, incoming);
         health.note_operation(id.sequence);
-        let mut begin = None;
+        let mut wait = None;
         let mut idle_since: Option<Instant> = None;
         loop {
             let moved = self.advance(health, id, pace.epoch, outgoing, incoming)?;
@@ -95,15 +95,17 @@ impl Engine {
                 if idle_since.take().is_some() {
                     self.spin = (self.spin * 2).min(SPIN.1);
                 }
+                // Bytes that move, however slowly, are no reason to give a peer up.
+                wait = None;
                 continue;
             }
             let now = Instant::now();
-            let began = *begin.get_or_insert(now);
+            let wait = *wait.get_or_insert_with(|| Wait::begin(health));
             if now.duration_since(*idle_since.get_or_insert(now)) < self.spin {
                 std::thread::yield_now();
                 continue;
             }
-            let waited = now.duration_since(began);
+            let waited = wait.time(health);
             if waited >= pace.deadline {
                 let late = health.late(self.first_missing(), id.operation, id.sequence, waited);
                 return Err(health.suspect(late));

@@ -1,7 +1,7 @@
 //! Whatever a peer sends on a control connection, no thread dies of it, and what is said about it fits a terminal.
 
 use super::control::ControlThread;
-use super::control_frame::{Control, FrameReader, PeerAddress};
+use super::control_frame::{BusyRank, Control, FrameReader, PeerAddress};
 use super::health::{Health, Link};
 use crate::error::CommError;
 use crate::rendezvous::Deadlines;
@@ -57,13 +57,14 @@ fn error() -> impl Strategy<Value = CommError> {
 
 fn frame() -> impl Strategy<Value = Control> {
     let peer = any::<u16>().prop_map(|port| PeerAddress { ip: None, port });
+    let busy = (number(), text(), any::<u64>()).prop_map(|(rank, what, ms)| BusyRank { rank, what, ms });
     let table =
         (any::<u32>(), proptest::collection::vec(peer, 0..5), proptest::collection::vec(number(), 0..5));
     prop_oneof![
         Just(Control::Wait),
         table.prop_map(|(epoch, peers, node_of)| Control::Table { epoch, peers, node_of }),
-        (any::<u64>(), proptest::option::of(number()))
-            .prop_map(|(sequence, waiting_for)| Control::Heartbeat { sequence, waiting_for }),
+        (any::<u64>(), proptest::option::of(number()), proptest::collection::vec(busy, 0..3))
+            .prop_map(|(sequence, waiting_for, busy)| Control::Heartbeat { sequence, waiting_for, busy }),
         (error(), any::<bool>()).prop_map(|(error, suspicion)| Control::Report { error, suspicion }),
         error().prop_map(|error| Control::Abort { error }),
         Just(Control::Goodbye),
@@ -94,7 +95,7 @@ fn rank(rank: usize) -> (ControlThread, Arc<Health>, Vec<TcpStream>) {
     }
     let readers = peers.iter().map(|_| FrameReader::new(RANKS)).collect();
     let health = Arc::new(Health::new(Rank(rank), RANKS, links, Duration::from_millis(100)).unwrap());
-    (ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, None), health, far)
+    (ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, None, None), health, far)
 }
 
 fn config(cases: u32) -> ProptestConfig {
@@ -150,6 +151,10 @@ fn ranks_and_nodes_that_there_are_not_end_the_connection() {
         let peers = vec![PeerAddress { ip: None, port: 1 }; RANKS];
         Control::Table { epoch: 1, peers, node_of: node_of.into() }
     };
+    let heartbeat = |waiting_for, rank| {
+        let busy = vec![BusyRank { rank, what: "saves".into(), ms: 1 }];
+        Control::Heartbeat { sequence: 0, waiting_for, busy }
+    };
     let frames = [
         (
             Control::Report { error: late(RANKS, 0), suspicion: true },
@@ -157,7 +162,8 @@ fn ranks_and_nodes_that_there_are_not_end_the_connection() {
         ),
         (Control::Report { error: late(1_000_000, 0), suspicion: true }, "an error of rank 1000000"),
         (Control::Abort { error: late(0, usize::MAX) }, "an error of rank 18446744073709551615"),
-        (Control::Heartbeat { sequence: 0, waiting_for: Some(RANKS) }, "that it waits for rank 3"),
+        (heartbeat(Some(RANKS), 0), "that it waits for rank 3"),
+        (heartbeat(None, RANKS), "that rank 3 is busy"),
         (table([0, 0, 1 << 60]), "a table with node 1152921504606846976"),
         (table([0, 0, usize::MAX]), "a table with node 18446744073709551615"),
         (Control::Table { epoch: 1, peers: Vec::new(), node_of: vec![0; RANKS] }, "a table of 0 ranks"),
@@ -176,7 +182,7 @@ fn a_panic_of_the_control_thread_is_the_jobs_error() {
     let (_, health, far) = rank(0);
     // A reader without a link: what no caller does.
     let readers = (0..RANKS).map(|_| FrameReader::new(RANKS)).collect();
-    ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, None).run();
+    ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, None, None).run();
     let words = "rank 0 has failed: its thread comm-control has panicked: index out of bounds";
     assert!(health.check().unwrap_err().to_string().starts_with(words), "{:?}", health.check());
     let mut reader = FrameReader::new(RANKS);

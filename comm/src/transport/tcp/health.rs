@@ -1,6 +1,7 @@
 //! The state of a job as one rank sees it: its first error, who waits for whom, who has said goodbye.
 
-use super::control_frame::{Control, Outbox};
+use super::busy::BusyRanks;
+use super::control_frame::{BusyRank, Control, Outbox};
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
 use rustix::fd::OwnedFd;
@@ -53,9 +54,29 @@ pub struct Health {
     ending: Mutex<Ending>,
     changed: Condvar,
     statuses: Vec<Status>,
+    busy: BusyRanks,
     links: Vec<Link>,
     wake: OwnedFd,
     data: OnceLock<Vec<Option<TcpStream>>>,
+}
+
+/// A wait for peers, and how much of it counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Wait {
+    since: Instant,
+    excused: Duration,
+}
+
+impl Wait {
+    /// It begins now.
+    pub fn begin(health: &Health) -> Self {
+        Self { since: Instant::now(), excused: health.excused() }
+    }
+
+    /// How long it lasts, without the time for which other ranks were busy.
+    pub fn time(self, health: &Health) -> Duration {
+        self.since.elapsed().saturating_sub(health.excused().saturating_sub(self.excused))
+    }
 }
 
 impl Health {
@@ -82,6 +103,7 @@ impl Health {
             ending: Mutex::new(Ending::default()),
             changed: Condvar::new(),
             statuses: (0..num_ranks).map(|_| status()).collect(),
+            busy: BusyRanks::default(),
             links,
             wake,
             data: OnceLock::new(),
@@ -227,8 +249,10 @@ impl Health {
         self.statuses[self.rank.0].waiting_for.store(peer, Ordering::Relaxed);
     }
 
-    /// A peer has said what it does.
-    pub fn note_heartbeat(&self, peer: Rank, sequence: u64, waiting_for: Option<usize>) {
+    /// A peer has said what it does; of rank 0, also what others do.
+    pub fn note_heartbeat(&self, peer: Rank, sequence: u64, waiting_for: Option<usize>, busy: Vec<BusyRank>) {
+        let told = busy.into_iter().filter(|busy| busy.rank == peer.0 || peer == Rank(0));
+        self.busy.hear(peer, told.filter(|busy| busy.rank != self.rank.0).collect());
         let status = &self.statuses[peer.0];
         status.sequence.store(sequence, Ordering::Relaxed);
         status.waiting_for.store(waiting_for.unwrap_or(NOBODY), Ordering::Relaxed);
@@ -239,7 +263,36 @@ impl Health {
     pub fn heartbeat(&self) -> Control {
         let status = &self.statuses[self.rank.0];
         let waiting_for = Some(status.waiting_for.load(Ordering::Relaxed)).filter(|peer| *peer != NOBODY);
-        Control::Heartbeat { sequence: status.sequence.load(Ordering::Relaxed), waiting_for }
+        let sequence = status.sequence.load(Ordering::Relaxed);
+        Control::Heartbeat { sequence, waiting_for, busy: self.busy_ranks() }
+    }
+
+    /// This rank does something long on its host from now on, or no longer; what it did before.
+    pub fn set_busy(&self, what: Option<&'static str>) -> Option<&'static str> {
+        self.busy.set_own(what)
+    }
+
+    /// Ranks that are busy, as far as this one knows. One that waits for a peer itself is not: it could wait for ever.
+    pub fn busy_ranks(&self) -> Vec<BusyRank> {
+        let waits = self.statuses[self.rank.0].waiting_for.load(Ordering::Relaxed) != NOBODY;
+        let own = self.busy.own(self.rank).filter(|_| !waits);
+        own.into_iter().chain(self.busy.others(&|rank| self.is_fresh(rank))).collect()
+    }
+
+    /// Whether any rank says that it waits for another.
+    pub fn is_anybody_waiting(&self) -> bool {
+        let waits = |status: &Status| status.waiting_for.load(Ordering::Relaxed) != NOBODY;
+        self.statuses.iter().any(waits)
+    }
+
+    /// `time` has passed while other ranks were busy.
+    pub fn excuse(&self, time: Duration) {
+        self.busy.excuse(time);
+    }
+
+    /// For how long other ranks have been busy since the job began: waiting for them does not count.
+    pub fn excused(&self) -> Duration {
+        self.busy.excused()
     }
 
     /// Sends a frame on every link.
@@ -306,17 +359,17 @@ impl Health {
         if let Some(first) = &ending.first {
             return Err(first.clone());
         }
-        let begin = Instant::now();
+        let wait = Wait::begin(self);
         if !std::mem::replace(&mut ending.said_goodbye, true) && self.rank != Rank(0) {
             drop(ending);
             self.tell(&Control::Goodbye);
         } else {
             self.maybe_farewell(ending);
         }
-        self.wait_for_farewell(begin, longest)
+        self.wait_for_farewell(wait, longest)
     }
 
-    fn wait_for_farewell(&self, begin: Instant, longest: Duration) -> Result<()> {
+    fn wait_for_farewell(&self, wait: Wait, longest: Duration) -> Result<()> {
         loop {
             let ending = self.lock();
             if ending.farewell {
@@ -332,7 +385,7 @@ impl Health {
                 _ => Rank(0),
             };
             self.note_waiting(Some(missing));
-            let left = longest.saturating_sub(begin.elapsed());
+            let left = longest.saturating_sub(wait.time(self));
             if left.is_zero() {
                 drop(ending);
                 return Err(self.suspect(self.late(missing, "goodbye", 0, longest)));

@@ -59,6 +59,7 @@ impl Meeting<'_> {
             keys: self.keys,
             deadline,
             patience: self.patience,
+            notice: None,
         };
         let claims = Claims {
             rank: self.health.rank().0 as u32,

@@ -4,6 +4,7 @@
 //! by nobody else, and a control channel around rank 0, served by a thread of its own. What happens when something goes wrong
 //! is in `docs/multi-node.md`; the rules are those of `notes/comm.md` section 3.13.
 
+mod busy;
 pub mod control;
 pub mod control_frame;
 mod exchange;
@@ -110,6 +111,14 @@ impl Transport for TcpTransport {
 
     fn abort(&self, error: CommError) {
         self.health.fail(error);
+    }
+
+    fn set_busy(&self, what: Option<&'static str>) -> Option<&'static str> {
+        self.health.set_busy(what)
+    }
+
+    fn excused(&self) -> Duration {
+        self.health.excused()
     }
 
     fn check(&self) -> Result<()> {

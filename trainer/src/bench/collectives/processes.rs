@@ -63,11 +63,7 @@ fn as_rank(job: &Job<'_>, wanted: Wanted, launch: Launch) -> Result<Outcome> {
     }
 }
 
-fn join_options(
-    backend: Backend,
-    arguments: &CollectiveArguments,
-    launch: Launch,
-) -> Result<JoinOptions<'static>> {
+fn join_options(backend: Backend, arguments: &CollectiveArguments, launch: Launch) -> Result<JoinOptions> {
     let cards = arguments.cards()?;
     let mut fingerprint = [0; 32];
     let sizes = (backend, arguments.sizes(), arguments.dtypes(), arguments.root, arguments.place);
@@ -79,6 +75,7 @@ fn join_options(
     options.deadlines.operation = arguments.options(backend).deadline;
     options.deadlines.rendezvous = RENDEZVOUS;
     options.insecure = arguments.insecure;
+    options.notice = Some(Arc::new(|text: &str| eprintln!("{text}")));
     Ok(options)
 }
 
