@@ -49,7 +49,7 @@ pub mod transport;
 pub mod tuning;
 mod views;
 
-pub use communicator::Communicator;
+pub use communicator::{Busy, Communicator};
 pub use counters::{Counters, Traffic};
 pub use device::{Blocks, DeviceCollectives, DeviceSizes};
 pub use element::Element;

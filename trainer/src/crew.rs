@@ -19,7 +19,8 @@ use crate::table_state::Group;
 use crate::trace::{Record, Recorder, write_trace};
 use headlong_comm::tuning::Tuning;
 use headlong_comm::{
-    AllToAll, BetweenDevices, CommError, CommOptions, Communicator, Compress, Feature, NcclOptions, Topology,
+    AllToAll, BetweenDevices, Busy, CommError, CommOptions, Communicator, Compress, Feature, NcclOptions,
+    Topology,
 };
 use headlong_device::Stream;
 use headlong_device::cuda::CudaDevice;
@@ -498,6 +499,12 @@ impl Crew {
     /// The way to ranks in other processes, where there are some.
     pub(crate) fn link(&self) -> Option<Arc<Communicator>> {
         self.has_remote_ranks().then(|| Arc::clone(&self.first().model().communicator))
+    }
+
+    /// This process does something long on its host while the answer lives: ranks of other processes wait for it, whatever their
+    /// deadline.
+    pub(crate) fn busy(&self, what: &'static str) -> Option<Busy> {
+        self.link().map(|link| link.busy(what))
     }
 
     /// Tells the ranks of other processes that this one cannot go on, and why.

@@ -8,6 +8,7 @@ use crate::crew::{local_topology, tuned_comm_options};
 use crate::error::{Error, Result, chain};
 use crate::output::say;
 use crate::placement::replicated_limit;
+pub use headlong_comm::Busy;
 use headlong_comm::launcher_env::Place;
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
 use headlong_comm::transport::Transport as _;
@@ -174,6 +175,11 @@ impl Job {
         let told = communicator.broadcast(headlong_comm::Rank(0), &mut value);
         told.map_err(Error::communication("rank 0 could not tell the others"))?;
         Ok(value[0])
+    }
+
+    /// This process does something long before the first step, while the answer lives: the others wait for it.
+    pub fn busy(&self, what: &'static str) -> Option<Busy> {
+        self.communicator.as_ref().map(|communicator| communicator.busy(what))
     }
 
     /// Hands out the rank of this process, where there are others; once.

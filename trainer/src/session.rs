@@ -11,14 +11,14 @@ mod slices;
 pub use eval_ranks::{
     EvalRanks, EvalRanksOptions, check as check_eval_ranks, config_of as config_of_eval_ranks,
 };
-pub use evaluations::Evaluated;
+pub use evaluations::{Evaluated, predict_all};
 
 use crate::checkpoint::{
-    Blob, Checkpoint, CheckpointDirectory, DEFAULT_SHARD_BYTES, DataFingerprint, DirectoryOptions,
-    RandomState, SaveReport, SavedState, Select, Snapshot, read_like_a_save,
+    Blob, Checkpoint, CheckpointDirectory, DEFAULT_SHARD_BYTES, DataFingerprint, DirectoryOptions, Files,
+    RandomState, SaveReport, SavedState, Select, Snapshot, SystemFiles, read_like_a_save,
 };
 use crate::config::{Config, IdsChoice};
-use crate::crew::Crew;
+use crate::crew::{Crew, exchange_failed};
 use crate::data::{self, EvaluationData, TrainingReader, failed};
 use crate::drift::{Drift, DriftWatch, covered_share};
 use crate::engine::{StepLoss, StepRates};
@@ -31,7 +31,7 @@ use evaluations::Evaluations;
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHotReader;
-use headlong_reader::{Batch, IdMapper, Position, Reader, SkipReport};
+use headlong_reader::{Batch, IdMapper, Position, Reader};
 use serde::{Deserialize, Serialize};
 use slices::{Gather, slice_of};
 use std::io::Read as _;
@@ -264,10 +264,12 @@ impl Session {
 
     fn read(&mut self) -> Result<bool> {
         let started = self.crew.first().recorder().start();
+        let busy = self.crew.busy("waits for its data");
         let has_batch = self
             .reader
             .next(&mut self.incoming)
             .map_err(|error| failed("the training data cannot be read", error))?;
+        drop(busy);
         if let Some(gather) = self.gather.as_mut().filter(|_| has_batch) {
             gather.complete(&mut self.incoming)?;
         }
@@ -306,10 +308,24 @@ impl Session {
     pub fn save(&mut self, finished: Option<&str>) -> Result<Option<SaveReport>> {
         // Weights of a step whose loss is no number are not saved.
         self.settle()?;
-        let Some(checkpoints) = &self.checkpoints else {
-            self.take_part_in_save()?;
-            return Ok(None);
+        let report = match self.leads_saves() {
+            true => self.save_as_leader(finished)?,
+            false => self.take_part_in_save().map(|()| None)?,
         };
+        // Devices have deadlines of their own: none of them is given a step while a disk is waited for.
+        if let Some(link) = self.crew.link().filter(|_| self.config.checkpoint.dir.is_some()) {
+            link.barrier().map_err(exchange_failed("the end of a save"))?;
+        }
+        Ok(report)
+    }
+
+    fn leads_saves(&self) -> bool {
+        self.checkpoints.is_some()
+    }
+
+    fn save_as_leader(&self, finished: Option<&str>) -> Result<Option<SaveReport>> {
+        let Some(checkpoints) = &self.checkpoints else { return Ok(None) };
+        let _busy = self.crew.busy("saves a checkpoint");
         let ids = self.ids_now()?.state_bytes();
         let config = self.config.to_commented_toml();
         let statistics = self.data.statistics.as_ref().map(Statistics::to_bytes);
@@ -381,12 +397,25 @@ impl Session {
         })
     }
 
+    /// Saves through `files` from now on: another file system than the operating system's.
+    ///
+    /// # Errors
+    /// As [`open_directory`].
+    pub fn save_through(&mut self, files: Box<dyn Files>) -> Result<()> {
+        // One writer at a time: the old one gives up its lock first.
+        if self.checkpoints.take().is_some() {
+            self.checkpoints = open_directory_on(files, &self.config, self.crew.num_writers())?;
+        }
+        Ok(())
+    }
+
     /// Digest of all weights and optimiser states.
     ///
     /// # Errors
     /// None on the CPU.
     pub fn weights_digest(&self) -> Result<String> {
         self.settle()?;
+        let _busy = self.crew.busy("takes the digest of its weights");
         crate::digest::weights_digest(&self.crew).map_err(|error| failed("the weights cannot be read", error))
     }
 
@@ -468,40 +497,24 @@ pub fn steps_of_epochs(config: &Config, rows: u64) -> u64 {
 /// # Errors
 /// Another process writes there, or the directory cannot be made.
 pub fn open_directory(config: &Config, writers: usize) -> Result<Option<CheckpointDirectory>> {
+    open_directory_on(Box::new(SystemFiles), config, writers)
+}
+
+fn open_directory_on(
+    files: Box<dyn Files>,
+    config: &Config,
+    writers: usize,
+) -> Result<Option<CheckpointDirectory>> {
     let Some(dir) = &config.checkpoint.dir else { return Ok(None) };
     let options = DirectoryOptions {
         writers,
         keep_last: config.checkpoint.keep,
         keep_best: config.checkpoint.keep_best,
+        files,
         ..DirectoryOptions::default()
     };
     let opened = CheckpointDirectory::open(dir, options);
     opened.map(Some).map_err(|error| failed("the checkpoint directory cannot be used", error))
-}
-
-/// Predicts everything that `reader` gives and hands logits and labels to `take`, batch by batch. Returns the bad lines that
-/// were skipped.
-///
-/// # Errors
-/// Data that cannot be read.
-pub fn predict_all(
-    crew: &Crew,
-    reader: &mut dyn Reader,
-    take: &mut dyn FnMut(&[f32], &[f32]),
-) -> Result<SkipReport> {
-    predict_all_with(reader, &mut |batch| crew.predict(batch, take))
-}
-
-/// Calls `predict` with every batch of `reader`. Returns the bad lines that were skipped.
-fn predict_all_with(
-    reader: &mut dyn Reader,
-    predict: &mut dyn FnMut(&Batch) -> Result<()>,
-) -> Result<SkipReport> {
-    let mut batch = Batch::default();
-    while reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))? {
-        predict(&batch)?;
-    }
-    Ok(reader.skip_report())
 }
 
 /// Loads a checkpoint into all ranks of this process after checking that it is of this model and of data prepared alike.

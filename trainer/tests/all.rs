@@ -47,6 +47,7 @@ mod simulated;
 mod simulation;
 mod sixteen_bits;
 mod slices;
+mod slow_hosts;
 mod tables;
 mod terminal;
 mod your_data;

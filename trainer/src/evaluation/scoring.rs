@@ -76,7 +76,9 @@ impl Scoring {
     /// A rank that is gone.
     pub fn exchange(&mut self) -> Result<()> {
         let Work::Sort(link, worker) = &mut self.work else { return Ok(()) };
+        let busy = link.0.busy("sorts its scores");
         let (runs, rest, memory) = worker.result();
+        drop(busy);
         let received = exchange(&link.0, &runs).map_err(exchange_failed("the scores"))?;
         self.memory = memory;
         let merging = Worker::start("scoring", move || merge(received).and_above(rest))?;
@@ -97,7 +99,10 @@ impl Scoring {
                 tally
             }
             Work::Merge(link, worker) => {
-                add_up(&link.0, worker.result()).map_err(exchange_failed("the metrics"))?
+                let busy = link.0.busy("adds up its scores");
+                let tally = worker.result();
+                drop(busy);
+                add_up(&link.0, tally).map_err(exchange_failed("the metrics"))?
             }
             Work::Sort(..) => unreachable!("what is sorted has been exchanged"),
         };

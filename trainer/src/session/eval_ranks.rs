@@ -9,7 +9,7 @@
 //! evaluation ranks                    └─ forward passes, scores sorted and counted ─┘      └─ …
 //! ```
 
-use super::predict_all_with;
+use super::evaluations::predict_all_with;
 use crate::build::table_specs;
 use crate::config::{Config, Hybrid, TransportChoice};
 use crate::crew::{Crew, CrewOptions, exchange_failed};
@@ -116,6 +116,7 @@ impl EvalRanks {
         let Away { worker, link } = away;
         let (mut tally, mut skipped) = (Tally::default(), SkipReport::default());
         if let Some(mut worker) = worker {
+            let _busy = link.as_ref().map(|link| link.busy("waits for its evaluation ranks"));
             let (crew, found) = worker.result()?;
             self.crew = Some(crew);
             (tally, skipped) = found;
@@ -140,7 +141,7 @@ pub(super) struct Away {
 fn evaluate(crew: Box<Crew>, valid: &EvaluationData, ids: &IdMapper) -> Result<Found> {
     crew.weights_changed();
     let mut reader = valid.reader(ids)?;
-    let skipped = predict_all_with(&mut *reader, &mut |batch| crew.evaluate(batch))?;
+    let skipped = predict_all_with(&crew, &mut *reader, &mut |batch| crew.evaluate(batch))?;
     let mut all = Scores::default();
     for rank in 0..crew.len() {
         let scores = crew.engine(rank).take_scores();

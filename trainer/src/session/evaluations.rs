@@ -1,11 +1,13 @@
 //! Evaluations of a session: forward passes at one step's weights, scores worked on while training goes on, metrics when asked for.
 
+use super::Session;
 use super::eval_ranks::{Away, EvalRanks};
-use super::{Session, predict_all_with};
+use crate::crew::Crew;
+use crate::data::failed;
 use crate::error::Result;
 use crate::evaluation::Scoring;
 use crate::metrics::EvalMetrics;
-use headlong_reader::SkipReport;
+use headlong_reader::{Batch, Reader, SkipReport};
 use std::time::{Duration, Instant};
 
 /// What a session knows of its evaluations.
@@ -80,7 +82,7 @@ impl Session {
             None => {
                 let mut reader = valid.reader(&ids)?;
                 self.evaluations.skipped =
-                    predict_all_with(&mut *reader, &mut |batch| self.crew.evaluate(batch))?;
+                    predict_all_with(&self.crew, &mut *reader, &mut |batch| self.crew.evaluate(batch))?;
                 let engines = (0..self.crew.len()).map(|rank| self.crew.engine(rank).take_scores());
                 Work::Scoring(Scoring::start(engines.collect(), self.crew.link())?)
             }
@@ -179,5 +181,36 @@ impl Session {
     /// The last evaluation.
     pub fn last_metrics(&self) -> Option<&EvalMetrics> {
         self.last_metrics.as_ref()
+    }
+}
+
+/// Predicts everything that `reader` gives and hands logits and labels to `take`, batch by batch. Returns the bad lines that
+/// were skipped.
+///
+/// # Errors
+/// Data that cannot be read.
+pub fn predict_all(
+    crew: &Crew,
+    reader: &mut dyn Reader,
+    take: &mut dyn FnMut(&[f32], &[f32]),
+) -> Result<SkipReport> {
+    predict_all_with(crew, reader, &mut |batch| crew.predict(batch, take))
+}
+
+/// Calls `predict`, which works with `crew`, with every batch of `reader`. Returns the bad lines that were skipped.
+pub(super) fn predict_all_with(
+    crew: &Crew,
+    reader: &mut dyn Reader,
+    predict: &mut dyn FnMut(&Batch) -> Result<()>,
+) -> Result<SkipReport> {
+    let mut batch = Batch::default();
+    loop {
+        let busy = crew.busy("waits for its data");
+        let has_batch = reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))?;
+        drop(busy);
+        if !has_batch {
+            return Ok(reader.skip_report());
+        }
+        predict(&batch)?;
     }
 }

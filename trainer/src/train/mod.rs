@@ -15,7 +15,7 @@ use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::crew::{Crew, CrewOptions};
 use crate::data::{self, Reads, count_samples, failed};
 use crate::error::{Error, Result};
-use crate::job::Job;
+use crate::job::{Busy, Job};
 use crate::machine::Machine;
 use crate::mllog::MlLog;
 use crate::outlook::{self, Place};
@@ -43,6 +43,7 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     Machine::detect_with(config.run.device)?;
     let config = &data::settle(config)?;
     let mut job = Job::join(config)?;
+    let preparing = job.busy("prepares its run");
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
     data::check_pipes(
         &job.config,
@@ -56,7 +57,7 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         true => Reporter::new(options.log_json.as_ref(), resumed.is_some())?,
         false => Reporter::quiet(None),
     };
-    let outcome = run_with(&mut job, options, resumed.as_ref(), &mut reporter);
+    let outcome = run_with(&mut job, preparing, options, resumed.as_ref(), &mut reporter);
     match &outcome {
         // The event `done` has said it, with the signal as its reason.
         Err(Error::Interrupted { .. }) | Ok(()) => {}
@@ -67,6 +68,7 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
 
 fn run_with(
     job: &mut Job,
+    preparing: Option<Busy>,
     options: &TrainOptions,
     resumed: Option<&Checkpoint>,
     reporter: &mut Reporter,
@@ -112,6 +114,7 @@ fn run_with(
         options,
         reporter,
     };
+    drop(preparing);
     let outcome = run.until_the_end();
     match &outcome {
         // Ranks of other processes hear why this one ends; after a signal all have agreed and said goodbye.
@@ -389,6 +392,7 @@ impl Run<'_> {
         if at.step.is_multiple_of(self.config.train.log_every.max(1)) {
             self.session.settle()?;
             let step = self.meter.report(&self.session);
+            let _busy = self.session.crew().busy("writes its log");
             self.reporter.step(at, &step)?;
         }
         Ok(true)
@@ -444,6 +448,7 @@ impl Run<'_> {
     }
 
     fn finish(&mut self, reason: &str) -> Result<()> {
+        let busy = self.session.crew().busy("ends its run");
         self.log_stop(reason == "target_auc" || self.config.eval.target_auc.is_none())?;
         let done = self.done(reason)?;
         let memory = self.session.memory_mut();
@@ -468,6 +473,7 @@ impl Run<'_> {
         self.reporter.result(&remarks::what_was_reached(self.config, reached));
         let at = self.at();
         self.reporter.done(at, &done)?;
+        drop(busy);
         self.session.crew().close()
     }
 

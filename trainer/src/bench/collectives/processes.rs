@@ -5,6 +5,7 @@ use super::backend::Backend;
 use super::job::{Job, Outcome, failed};
 use crate::error::{Error, Result};
 use crate::job::note_remarks;
+use crate::output::say;
 use crate::{launch, output};
 use headlong_comm::launcher_env::{self, Launch};
 use headlong_comm::rendezvous::{self, JoinOptions};
@@ -75,7 +76,7 @@ fn join_options(backend: Backend, arguments: &CollectiveArguments, launch: Launc
     options.deadlines.operation = arguments.options(backend).deadline;
     options.deadlines.rendezvous = RENDEZVOUS;
     options.insecure = arguments.insecure;
-    options.notice = Some(Arc::new(|text: &str| eprintln!("{text}")));
+    options.notice = Some(Arc::new(|text: &str| say(text)));
     Ok(options)
 }
 
