@@ -153,7 +153,7 @@ pub enum Error {
     /// A signal ended the run, as was asked for: no failure.
     #[error("stopped by {}{}", signal_name(*signal), outcome.as_deref().unwrap_or_default())]
     Interrupted {
-        /// The signal's number: 2 for SIGINT, 15 for SIGTERM.
+        /// The signal's number: 1 for SIGHUP, 2 for SIGINT, 15 for SIGTERM.
         signal: i32,
         /// Where it was stopped, what was saved and how to go on: the rest of the sentence. `None` where another process says it.
         outcome: Option<String>,
@@ -192,8 +192,10 @@ fn did_you_mean(nearest: &Option<String>) -> String {
     )
 }
 
-fn signal_name(signal: i32) -> String {
+/// `SIGTERM`.
+pub(crate) fn signal_name(signal: i32) -> String {
     match signal {
+        libc::SIGHUP => "SIGHUP".to_owned(),
         libc::SIGINT => "SIGINT".to_owned(),
         libc::SIGTERM => "SIGTERM".to_owned(),
         other => format!("signal {other}"),

@@ -1,7 +1,9 @@
-//! SIGINT and SIGTERM: the first one asks the run to finish its step, save and exit; the second one stops at once.
+//! SIGINT, SIGTERM and SIGHUP: the first one asks the run to finish its step, save and exit; the second one stops at once.
+//!
+//! A process that was started to outlive its terminal (`nohup`) goes on after SIGHUP.
 
 use crate::error::{Error, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,14 +20,14 @@ impl StopRequest {
         Self::default()
     }
 
-    /// Listens to SIGINT and SIGTERM of this process. A second signal ends it at once with 128 plus the signal's number.
+    /// Listens to SIGINT, SIGTERM and SIGHUP of this process. A second signal ends it at once with 128 plus the signal's number.
     ///
     /// # Errors
     /// When the system refuses the handler.
     pub fn listen() -> Result<Self> {
         let request = Self::new();
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        for signal in asking() {
             // Note: the order matters. On the first signal the flag is still down, so only the later handlers act.
             flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))
                 .and_then(|_| flag::register(signal, Arc::clone(&asked)))
@@ -50,4 +52,30 @@ impl StopRequest {
             signal => Some(signal as i32),
         }
     }
+}
+
+/// The signals that ask a run to end: SIGHUP only where this process was not started to ignore it.
+pub fn asking() -> Vec<i32> {
+    let hangs_up = !is_ignored(SIGHUP);
+    [SIGINT, SIGTERM].into_iter().chain(hangs_up.then_some(SIGHUP)).collect()
+}
+
+/// Whether this process was started to ignore a signal, as `nohup` starts what it runs.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
+/// Lets a write beyond a limit of the shell (`ulimit -f`) fail with an error that names the file, where SIGXFSZ would end the process
+/// without a word.
+///
+/// # Errors
+/// When the system refuses the handler.
+pub fn outlive_file_limits() -> Result<()> {
+    // The flag is not looked at: the write's own error says it.
+    let heard = Arc::new(AtomicBool::new(false));
+    let handled = flag::register(SIGXFSZ, heard).map(drop);
+    handled.map_err(Error::failed("the handler of SIGXFSZ could not be installed"))
 }

@@ -116,3 +116,21 @@ fn a_log_that_cannot_be_written() {
     let place = Place::new("rows.txt");
     place.train().path("--log-json", full).fails(1, &["cannot write /dev/full", "No space left"]);
 }
+
+/// A file that grows beyond the shell's limit is an error with its name, not a signal that ends the run without a word.
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_with_a_name() {
+    let place = Place::new("rows.txt");
+    let checkpoints = place.path("checkpoints");
+    let train = place.train().path("--checkpoint-dir", &checkpoints);
+    let limited = Command::new("sh")
+        // Blocks of 512 bytes, in some shells 1,024.
+        .args(["-c", "ulimit -f 40; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_headlong")])
+        .args(train.arguments())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&limited.stderr);
+    assert_eq!(limited.status.code(), Some(1), "{text}");
+    assert!(text.contains("File too large") && text.contains("checkpoints/.tmp-step-"), "{text}");
+    assert!(steps(&checkpoints).is_empty());
+}

@@ -130,12 +130,14 @@ fn no_child_outlives_a_killed_launcher() {
 
 #[test]
 fn a_signal_to_the_launcher_reaches_every_rank() {
-    let (launcher, children) = running(2);
-    send(launcher.id() as i32, Signal::TERM);
-    let (code, errors) = end_of(launcher);
-    assert_eq!(code, Some(128 + 15), "{errors}");
-    assert!(errors.contains("stopped by SIGTERM"), "{errors}");
-    assert!(!children.iter().any(|pid| is_alive(*pid)));
+    for (signal, code, words) in [(Signal::TERM, 143, "SIGTERM"), (Signal::HUP, 129, "SIGHUP")] {
+        let (launcher, children) = running(2);
+        send(launcher.id() as i32, signal);
+        let (found, errors) = end_of(launcher);
+        assert_eq!(found, Some(code), "{errors}");
+        assert!(errors.contains(&format!("stopped by {words}")), "{errors}");
+        assert!(!children.iter().any(|pid| is_alive(*pid)));
+    }
 }
 
 /// With as many processors as ranks, each has its own.

@@ -13,7 +13,7 @@ fn a_signal_finishes_the_step_and_saves_and_the_run_goes_on_as_if_nothing_had_be
     let place = Place::new("rows.txt.gz");
     let train = place.train().with(&["--epochs", "60"]);
     let expected = train.succeeds().digest();
-    for (name, code) in [("INT", 130), ("TERM", 143)] {
+    for (name, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let (log, checkpoints) = (place.path(&format!("{name}.json")), place.path(name));
         let run = train.clone().path("--log-json", &log).path("--checkpoint-dir", &checkpoints);
         let mut child = run.start();
@@ -37,6 +37,23 @@ fn a_signal_finishes_the_step_and_saves_and_the_run_goes_on_as_if_nothing_had_be
             .collect();
         assert_eq!(counted, (1..=60 * 24).collect::<Vec<u64>>(), "no step twice, none left out");
     }
+}
+
+/// What `nohup` has started goes on when its terminal closes.
+#[test]
+fn a_run_that_was_started_to_outlive_its_terminal_does() {
+    let place = Place::new("rows.txt");
+    let log = place.path("log.json");
+    let train = place.train().with(&["--epochs", "30"]).path("--log-json", &log);
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_headlong")])
+        .args(train.arguments());
+    let mut child = shell.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("ten steps", || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().count() > 10));
+    signal(&child, "HUP");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(last_event(&log, "done")["reason"], "finished");
 }
 
 /// A pipe that nobody writes to: the step never ends, so only the second signal can end the run.

@@ -31,7 +31,8 @@ use std::process::ExitCode;
 /// Reads the command line of this process. Commands that start processes (`launch`, `bench`) start this program.
 pub fn main_with(registry: Registry) -> ExitCode {
     let command = Cli::parse().command;
-    let answer = crate::launch::follow_launcher().and_then(|()| match command {
+    let launched = crate::signals::outlive_file_limits().and_then(|()| crate::launch::follow_launcher());
+    let answer = launched.and_then(|()| match command {
         Some(command) => dispatch(command, &registry),
         None => output::print(&Cli::command().render_help().to_string()),
     });

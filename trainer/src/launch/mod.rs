@@ -12,10 +12,10 @@ mod verdict;
 use crate::cli::{Bind, LaunchArguments};
 use crate::config::seconds;
 use crate::error::{Error, Result};
+use crate::signals::asking;
 use headlong_comm::launcher_env;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(10);
 pub fn run(arguments: &LaunchArguments) -> Result<()> {
     let command = strip_name(&arguments.command);
     check(arguments, command)?;
-    let signals = Signals::new([SIGINT, SIGTERM]).map_err(Error::failed("listening to signals"))?;
+    let signals = Signals::new(asking()).map_err(Error::failed("listening to signals"))?;
     let grace = seconds("--grace-s", arguments.grace_s)?;
     let (_port, environment) = environment(arguments.ranks)?;
     let ranks = start_all(arguments, command, &environment)?;
@@ -217,7 +217,7 @@ impl Crew {
     fn forward_signals(&mut self) {
         for signal in self.signals.pending() {
             self.forwarded.push(signal);
-            let wanted = if signal == SIGINT { Signal::INT } else { Signal::TERM };
+            let wanted = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
             // The first asks to save and end, the second to end at once; whoever asks three times is serious.
             let wanted = if self.forwarded.len() > 2 { Signal::KILL } else { wanted };
             self.ranks.iter().for_each(|rank| rank.send(wanted));

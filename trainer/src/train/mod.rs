@@ -14,7 +14,7 @@ use crate::cli::TrainOptions;
 use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::crew::{Crew, CrewOptions};
 use crate::data::{self, Reads, count_samples, failed};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, signal_name};
 use crate::job::{Busy, Job};
 use crate::machine::Machine;
 use crate::mllog::MlLog;
@@ -436,7 +436,7 @@ impl Run<'_> {
             // Nobody will go on with it.
             self.log_stop(false)?;
         }
-        let done = self.done(if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" })?;
+        let done = self.done(&signal_name(signal))?;
         self.say_what_is_wrong_with_the_data()?;
         let at = self.at();
         self.reporter.done(at, &done)?;
