@@ -2,6 +2,7 @@
 
 use crate::checkpoint::CheckpointError;
 use crate::table::EmbeddingError;
+use headlong_comm::CommError;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -229,10 +230,10 @@ impl Error {
     }
 
     /// Wraps an error of communication; a setting that cannot be used is wrong usage, whoever has found it.
-    pub fn communication(context: impl Into<String>) -> impl FnOnce(headlong_comm::CommError) -> Self {
+    pub fn communication(context: impl Into<String>) -> impl FnOnce(CommError) -> Self {
         let context = context.into();
         move |error| match error {
-            headlong_comm::CommError::Setting { setting, reason } => Self::config(setting, reason),
+            CommError::Setting { setting, reason } => Self::config(setting, reason),
             source => Self::Communication { context, source: source.into() },
         }
     }
@@ -257,7 +258,7 @@ impl Error {
             | Self::Usage(_)
             | Self::Table(EmbeddingError::Spec { .. } | EmbeddingError::UnknownKind { .. }) => 2,
             Self::Table(_) | Self::Checkpoint(_) => 1,
-            Self::Failed { source, .. } if is_of_communication(&**source) => 3,
+            Self::Failed { source, .. } if comm_error(&**source).is_some() => 3,
             Self::Io { .. } | Self::NotFinite { .. } | Self::Device { .. } | Self::Failed { .. } => 1,
             Self::Communication { .. } => 3,
             Self::Rank { exit_code, .. } => *exit_code,
@@ -269,10 +270,10 @@ impl Error {
     }
 }
 
-/// Whether a failure of communication lies under it: saving a checkpoint exchanges rows, too.
-fn is_of_communication(error: &(dyn std::error::Error + 'static)) -> bool {
-    let chain = std::iter::successors(Some(error), |error| error.source());
-    chain.into_iter().any(|error| error.is::<headlong_comm::CommError>())
+/// The failure of communication that lies under an error: saving a checkpoint exchanges rows, too.
+pub(crate) fn comm_error<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e CommError> {
+    let mut chain = std::iter::successors(Some(error), |error| error.source());
+    chain.find_map(|error| error.downcast_ref())
 }
 
 /// One line with the whole chain of causes, most specific last.

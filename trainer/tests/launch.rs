@@ -120,6 +120,56 @@ fn a_killed_rank_is_named_and_the_others_end() {
     assert!(!children.iter().any(|pid| is_alive(*pid)));
 }
 
+/// A rank that is stopped for longer than others wait for its signs of life, and then goes on: it ends like a victim, and may say
+/// itself that another is gone.
+fn stopped_for_a_while(victim: usize) {
+    let (launcher, children) = running(2);
+    send(children[victim], Signal::STOP);
+    let other = children[1 - victim];
+    wait_until("the end of the other rank", || !is_alive(other));
+    send(children[victim], Signal::CONT);
+    let (code, errors) = end_of(launcher);
+    assert_eq!(code, Some(3), "{errors}");
+    let lost = format!("rank {victim} has not come to heartbeat number ");
+    let last = errors.lines().last().unwrap_or_default();
+    let words = format!("error: rank {victim} was lost: {lost}");
+    assert!(last.starts_with(&words), "{errors}");
+    let victims = format!("; rank {} then had nobody to talk to", 1 - victim);
+    assert!(last.ends_with(&victims), "{errors}");
+}
+
+#[test]
+fn ranks_and_launcher_name_the_same_stopped_rank() {
+    stopped_for_a_while(1);
+}
+
+#[test]
+fn ranks_and_launcher_name_a_stopped_rank_0() {
+    stopped_for_a_while(0);
+}
+
+#[test]
+fn ranks_that_are_bound_to_nothing_are_told_so() {
+    let ranks = std::thread::available_parallelism().map_or(1, usize::from) + 1;
+    let (code, _, errors) = run(ranks, &["no-such-command"]);
+    assert_eq!(code, Some(2), "{errors}");
+    let words =
+        format!("note: --bind auto: {ranks} ranks, {} processors: ranks run on any processor", ranks - 1);
+    assert!(errors.contains(&words), "{errors}");
+}
+
+/// The command may stand there without the two dashes.
+#[test]
+fn the_dashes_before_the_command_may_be_left_away() {
+    let mut launch = Command::new(env!("CARGO_BIN_EXE_headlong"));
+    let command = ["barrier", "--backend", "tcp", "-n", "5", "-w", "1"];
+    launch.args(["launch", "-n", "2", "--bind", "off", "bench"]).args(command);
+    let output = launch.output().expect("headlong starts");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let (code, _, errors) = run(2, &["--grce-s", "3", "--", "doctor"]);
+    assert_eq!(code, Some(2), "an option that is none is not the command: {errors}");
+}
+
 #[test]
 fn no_child_outlives_a_killed_launcher() {
     let (mut launcher, children) = running(2);

@@ -39,6 +39,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
     match answer {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            crate::launch::tell_launcher(&error);
             lines::last_words(&error);
             ExitCode::from(error.exit_code())
         }

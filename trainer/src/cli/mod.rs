@@ -131,7 +131,7 @@ pub struct LaunchArguments {
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub grace_s: f64,
     /// The command and its options, as after `headlong`
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub command: Vec<std::ffi::OsString>,
 }
 

@@ -7,10 +7,11 @@ use headlong_comm::rendezvous::Keys;
 use headlong_comm::rendezvous::trust::Trust;
 
 /// Every variable of ours.
-pub(super) const OURS: [&str; 11] = [
+pub(super) const OURS: [&str; 13] = [
     "HEADLONG_CUDA_LIBS",
     "HEADLONG_JOB",
     "HEADLONG_LAUNCHER_PID",
+    "HEADLONG_LAUNCHER_PIPE",
     "HEADLONG_LOCAL_RANK",
     "HEADLONG_LOCAL_SIZE",
     "HEADLONG_MASTER_ADDR",
@@ -18,6 +19,7 @@ pub(super) const OURS: [&str; 11] = [
     "HEADLONG_RANK",
     "HEADLONG_SECRET",
     "HEADLONG_SECRET_FILE",
+    "HEADLONG_VERBS_LIBS",
     "HEADLONG_WORLD_SIZE",
 ];
 

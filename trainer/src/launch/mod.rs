@@ -7,11 +7,13 @@
 
 mod output;
 mod places;
+mod told;
 mod verdict;
 
 use crate::cli::{Bind, LaunchArguments};
 use crate::config::seconds;
 use crate::error::{Error, Result};
+use crate::output::say;
 use crate::signals::asking;
 use headlong_comm::launcher_env;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
@@ -38,12 +40,14 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
     check(arguments, command)?;
     let signals = Signals::new(asking()).map_err(Error::failed("listening to signals"))?;
     let grace = seconds("--grace-s", arguments.grace_s)?;
-    let (_port, environment) = environment(arguments.ranks)?;
+    let (_port, mut environment) = environment(arguments.ranks)?;
+    let pipe = told::Pipe::new().map_err(Error::failed("making a pipe for the ranks' last words"))?;
+    environment.push(pipe.variable());
     let ranks = start_all(arguments, command, &environment)?;
     let mut crew = Crew { ranks, signals, forwarded: Vec::new(), begin: Instant::now(), grace };
     let outcomes = crew.wait();
     crew.drain();
-    verdict::judge(&outcomes, crew.forwarded.first().copied(), grace)
+    verdict::judge(&outcomes, &pipe.read(), crew.forwarded.first().copied(), grace)
 }
 
 /// Ties this process to the launcher that has started it, if one has: when that one dies, this one does too.
@@ -55,12 +59,24 @@ pub fn follow_launcher() -> Result<()> {
     let Some(launcher) = launcher else { return Ok(()) };
     // Where the system cannot do it, a killed launcher leaves this process behind: no reason not to run.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
-    if parent != Some(launcher) {
+    if parent() != Some(launcher) {
         // The launcher has died before the tie was made.
         std::process::exit(3);
     }
     Ok(())
+}
+
+fn parent() -> Option<i32> {
+    rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get())
+}
+
+/// Tells the launcher of this process, if it has one, which rank this one has lost.
+pub fn tell_launcher(error: &Error) {
+    let launcher = launcher_env::launcher_process().ok().flatten();
+    let pipe = launcher_env::environment().remove(told::PIPE).and_then(|pipe| pipe.into_string().ok());
+    if let (Some(launcher), Some(pipe)) = (launcher.filter(|launcher| parent() == Some(*launcher)), pipe) {
+        told::tell(launcher, &pipe, error);
+    }
 }
 
 /// `headlong launch -n 2 -- headlong train` means `train`.
@@ -130,7 +146,9 @@ fn start_all(
 ) -> Result<Vec<RankProcess>> {
     let program = std::env::current_exe().map_err(Error::failed("finding this program's own file"))?;
     let places = match arguments.bind {
-        Bind::Auto => places::places(arguments.ranks),
+        Bind::Auto => places::places(arguments.ranks)
+            .map_err(|reason| say(format_args!("note: --bind auto: {reason}: ranks run on any processor")))
+            .ok(),
         Bind::Off => None,
     };
     let mut ranks: Vec<RankProcess> = Vec::with_capacity(arguments.ranks);

@@ -29,12 +29,17 @@ impl Drop for Bound<'_> {
     }
 }
 
-/// An even split for `ranks` ranks; `None` where there are fewer processors than ranks, or the system does not tell.
-pub fn places(ranks: usize) -> Option<Places> {
-    let all = sched_getaffinity(None).ok()?;
+/// An even split for `ranks` ranks.
+///
+/// # Errors
+/// Why there is none: fewer processors than ranks, or a system that does not tell.
+pub fn places(ranks: usize) -> Result<Places, String> {
+    let all = sched_getaffinity(None).map_err(|error| format!("the processors are not known ({error})"))?;
     let numbers = (0..CpuSet::MAX_CPU).filter(|number| all.is_set(*number));
     let processors: Vec<Processor> = numbers.map(describe).collect();
-    Some(Places { all, ranks: split(processors, ranks)? })
+    let found = processors.len();
+    let ranks = split(processors, ranks).ok_or_else(|| format!("{ranks} ranks, {found} processors"))?;
+    Ok(Places { all, ranks })
 }
 
 impl Places {
@@ -109,10 +114,12 @@ mod tests {
     #[test]
     fn binding_ends_with_its_guard() {
         let before = sched_getaffinity(None).unwrap();
-        let Some(places) = places(1) else { return };
+        let places = places(1).unwrap();
         let bound = places.bind(0);
         assert_eq!(sched_getaffinity(None).unwrap().count(), before.count());
         drop(bound);
         assert!(sched_getaffinity(None).unwrap() == before);
+        let reason = super::places(5000).err().unwrap();
+        assert_eq!(reason, format!("5000 ranks, {} processors", before.count()));
     }
 }

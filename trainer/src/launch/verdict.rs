@@ -1,5 +1,6 @@
 //! Whose fault it was: a pure function over how the ranks have ended.
 
+use super::told::Named;
 use crate::error::{Error, Result};
 use std::time::Duration;
 
@@ -40,13 +41,19 @@ impl Outcome {
         };
         (class, self.at)
     }
+
+    /// It has ended for a reason of its own.
+    fn is_evident(&self) -> bool {
+        self.suspicion().0 < 2
+    }
 }
 
-/// Names the rank that has failed first. `forwarded` is the signal that the user has sent, if any.
+/// Names the rank that has failed first: the one with an end of its own, else whom the ranks have named, the first first.
+/// `forwarded` is the signal that the user has sent, if any.
 ///
 /// # Errors
 /// [`Error::Rank`] with the culprit and its exit code; [`Error::Interrupted`] when all ended because they were asked to.
-pub fn judge(outcomes: &[Outcome], forwarded: Option<i32>, grace: Duration) -> Result<()> {
+pub fn judge(outcomes: &[Outcome], named: &[Named], forwarded: Option<i32>, grace: Duration) -> Result<()> {
     let culprit = outcomes
         .iter()
         .min_by_key(|outcome| outcome.suspicion())
@@ -62,18 +69,25 @@ pub fn judge(outcomes: &[Outcome], forwarded: Option<i32>, grace: Duration) -> R
             return Err(Error::Interrupted { signal, outcome: (!is_said).then(String::new) });
         }
     }
+    let is_known = |named: &&Named| outcomes.iter().any(|outcome| outcome.rank == named.culprit);
+    let told = named.iter().find(is_known).filter(|_| !culprit.is_evident());
+    let rank = told.map_or(culprit.rank, |named| named.culprit);
+    let end = outcomes.iter().find(|outcome| outcome.rank == rank).map_or(culprit.end, |one| one.end);
     let victims: Vec<String> = outcomes
         .iter()
-        .filter(|outcome| outcome.rank != culprit.rank && outcome.end == End::Code(COMMUNICATION))
+        .filter(|outcome| outcome.rank != rank && outcome.end == End::Code(COMMUNICATION))
         .map(|outcome| outcome.rank.to_string())
         .collect();
-    let (how, exit_code) = match culprit.end {
-        End::Code(code) => (format!("has failed with exit code {code}"), u8::try_from(code).unwrap_or(1)),
-        End::Signal(signal) => {
+    let (how, exit_code) = match (end, told) {
+        (End::Code(_), Some(Named { error, .. })) => (format!("was lost: {error}"), COMMUNICATION as u8),
+        (End::Code(code), None) => {
+            (format!("has failed with exit code {code}"), u8::try_from(code).unwrap_or(1))
+        }
+        (End::Signal(signal), _) => {
             let code = if victims.is_empty() { 1 } else { COMMUNICATION as u8 };
             (format!("was killed by {}", signal_text(signal)), code)
         }
-        End::Late => {
+        (End::Late, _) => {
             let seconds = grace.as_secs_f64();
             (
                 format!("did not end within {seconds} s after the others had failed, and was killed"),
@@ -86,7 +100,7 @@ pub fn judge(outcomes: &[Outcome], forwarded: Option<i32>, grace: Duration) -> R
         1 => format!("; rank {} then had nobody to talk to", victims[0]),
         _ => format!("; ranks {} then had nobody to talk to", victims.join(", ")),
     };
-    Err(Error::Rank { rank: culprit.rank, how: format!("{how}{others}"), exit_code })
+    Err(Error::Rank { rank, how: format!("{how}{others}"), exit_code })
 }
 
 fn signal_text(signal: i32) -> String {
@@ -103,13 +117,20 @@ mod tests {
     use super::*;
 
     fn verdict(ends: &[(End, u64)], forwarded: Option<i32>) -> Option<(String, u8)> {
+        told_verdict(ends, &[], forwarded)
+    }
+
+    fn told_verdict(ends: &[(End, u64)], named: &[usize], forwarded: Option<i32>) -> Option<(String, u8)> {
+        let error = |culprit: usize| format!("rank {culprit} has not come");
+        let named: Vec<Named> =
+            named.iter().map(|&culprit| Named { culprit, error: error(culprit) }).collect();
         let outcome = |(rank, (end, at)): (usize, &(End, u64))| Outcome {
             rank,
             end: *end,
             at: Duration::from_millis(*at),
         };
         let outcomes: Vec<Outcome> = ends.iter().enumerate().map(outcome).collect();
-        let error = judge(&outcomes, forwarded, Duration::from_secs(10)).err()?;
+        let error = judge(&outcomes, &named, forwarded, Duration::from_secs(10)).err()?;
         Some((error.to_string(), error.exit_code()))
     }
 
@@ -136,6 +157,30 @@ mod tests {
         }
     }
 
+    /// A rank that was stopped for a while ends like those that have lost it, and sometimes after them.
+    #[test]
+    fn whom_ranks_have_named_the_launcher_names() {
+        use End::{Code, Late, Signal};
+        type Case<'a> = (&'a [(End, u64)], &'a [usize], &'a str);
+        let cases: &[Case<'_>] = &[
+            (&[(Code(3), 10), (Code(3), 15)], &[1, 0], "rank 1 was lost: rank 1 has not come; rank 0 then"),
+            (&[(Code(3), 15), (Code(3), 10)], &[0, 1], "rank 0 was lost: rank 0 has not come; rank 1 then"),
+            (
+                &[(Code(3), 10), (Late, 15), (Code(3), 12)],
+                &[2],
+                "rank 2 was lost: rank 2 has not come; rank 0",
+            ),
+            (&[(Code(3), 10), (Late, 15)], &[1], "rank 1 did not end within 10 s"),
+            (&[(Code(3), 10), (Signal(9), 15)], &[0], "rank 1 was killed by SIGKILL"),
+            (&[(Code(3), 10), (Code(1), 15)], &[0], "rank 1 has failed with exit code 1"),
+            (&[(Code(3), 10), (Code(3), 15)], &[9], "rank 0 has failed with exit code 3"),
+        ];
+        for (ends, named, words) in cases {
+            let (text, _) = told_verdict(ends, named, None).expect("a failure");
+            assert!(text.contains(words), "{ends:?} {named:?}: {text}");
+        }
+    }
+
     #[test]
     fn ranks_that_were_asked_to_end_have_not_failed() {
         let asked = [(End::Code(130), 10), (End::Signal(2), 11), (End::Code(0), 12)];
@@ -144,7 +189,7 @@ mod tests {
             let outcome =
                 |(rank, (end, at)): (usize, (End, u64))| Outcome { rank, end, at: Duration::from_millis(at) };
             let outcomes: Vec<Outcome> = ends.into_iter().enumerate().map(outcome).collect();
-            let error = judge(&outcomes, Some(2), Duration::ZERO).unwrap_err();
+            let error = judge(&outcomes, &[], Some(2), Duration::ZERO).unwrap_err();
             assert_eq!(matches!(error, Error::Interrupted { outcome: None, .. }), is_said, "{error}");
         }
         let not_all = [(End::Code(130), 10), (End::Code(1), 11)];
