@@ -1,0 +1,160 @@
+//! What the documentation tells users to deploy: the Kubernetes manifest of `docs/multi-node.md` and the Containerfile, held against the
+//! rules of those who read them. Neither is run by the tests.
+
+#![cfg(test)]
+
+use clap::Parser as _;
+use headlong::cli::{Cli, Command};
+use headlong_comm::launcher_env::{self, Environment};
+use headlong_comm::rendezvous::Keys;
+use serde::Deserialize as _;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+fn text(file: &str) -> String {
+    std::fs::read_to_string(format!("{ROOT}/{file}")).unwrap()
+}
+
+/// The documents of the page's one block of YAML, by their kind.
+fn manifests() -> (Value, Value) {
+    let page = text("docs/multi-node.md");
+    let (_, rest) = page.split_once("```yaml\n").expect("the page has a manifest");
+    let (block, rest) = rest.split_once("```").expect("the block ends");
+    assert!(!rest.contains("```yaml"), "one manifest");
+    let documents = serde_norway::Deserializer::from_str(block).map(|one| Value::deserialize(one).unwrap());
+    let mut documents: Vec<Value> = documents.collect();
+    assert_eq!(documents.len(), 2);
+    let job = documents.pop().unwrap();
+    (documents.pop().unwrap(), job)
+}
+
+fn list<'v>(value: &'v Value, what: &str) -> Vec<&'v Value> {
+    value[what].as_array().unwrap_or_else(|| panic!("{what} is a list")).iter().collect()
+}
+
+fn names(values: &[&Value]) -> BTreeSet<String> {
+    values.iter().map(|value| value["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+/// Rules of `batch/v1` on how a Job goes on after a failure.
+#[test]
+fn the_job_keeps_the_rules_of_its_api() {
+    let (service, job) = manifests();
+    assert_eq!((&service["apiVersion"], &service["kind"]), (&"v1".into(), &"Service".into()));
+    assert_eq!((&job["apiVersion"], &job["kind"]), (&"batch/v1".into(), &"Job".into()));
+    let spec = &job["spec"];
+    let pod = &spec["template"]["spec"];
+    let restarts = pod["restartPolicy"].as_str();
+    assert!(matches!(restarts, Some("Never" | "OnFailure")), "{restarts:?}");
+    for key in ["backoffLimitPerIndex", "podFailurePolicy"] {
+        assert!(spec[key].is_null() || restarts == Some("Never"), "{key} needs restartPolicy: Never");
+    }
+    // Retries of one index alone are for pods that do not need each other.
+    assert!(spec["backoffLimitPerIndex"].is_null());
+    assert_eq!(spec["completionMode"], "Indexed");
+    assert_eq!(spec["completions"], spec["parallelism"], "all ranks at once");
+    let ranks = spec["completions"].as_u64().unwrap();
+    assert!(spec["backoffLimit"].as_u64().unwrap() >= ranks, "all ranks fail together");
+    for rule in list(&spec["podFailurePolicy"], "rules") {
+        assert!(matches!(rule["action"].as_str(), Some("FailJob" | "Ignore" | "Count")), "{rule}");
+        let codes = &rule["onExitCodes"];
+        assert!(codes.is_null() || codes["operator"] == "In" && !list(codes, "values").is_empty(), "{rule}");
+        assert!(!list(codes, "values").contains(&&0.into()), "0 is no failure");
+    }
+    // The names of pods, JOB-INDEX.SUBDOMAIN, are known by a headless service of that name.
+    assert_eq!(service["spec"]["clusterIP"], "None");
+    assert_eq!(service["spec"]["publishNotReadyAddresses"], true, "ranks meet before they are ready");
+    assert_eq!(service["metadata"]["name"], pod["subdomain"]);
+    assert_eq!(service["spec"]["selector"]["job-name"], job["metadata"]["name"]);
+}
+
+#[test]
+fn every_mount_has_its_volume_and_the_program_may_write_where_it_writes() {
+    let (_, job) = manifests();
+    let pod = &job["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let (volumes, mounts) = (list(pod, "volumes"), list(container, "volumeMounts"));
+    assert_eq!(names(&volumes), names(&mounts));
+    let security = &pod["securityContext"];
+    assert_eq!(security["runAsNonRoot"], true);
+    assert_eq!(security["fsGroup"], security["runAsUser"], "volumes are the program's to write");
+    let is_writable = |path: &str| {
+        let mut under = mounts.iter().filter(|mount| path.starts_with(mount["mountPath"].as_str().unwrap()));
+        under.any(|mount| mount["readOnly"] != true)
+    };
+    let arguments: Vec<&str> = list(container, "args").iter().map(|word| word.as_str().unwrap()).collect();
+    for flag in ["--output-dir=", "--checkpoint-dir="] {
+        let path = arguments.iter().find_map(|word| word.strip_prefix(flag)).expect(flag);
+        assert!(is_writable(path), "{flag}{path}");
+    }
+    let parsed = Cli::try_parse_from([&["headlong"], &arguments[..]].concat()).unwrap();
+    assert!(matches!(parsed.command, Some(Command::Train(train)) if train.resume));
+}
+
+/// The variables make of every pod a rank that may start: the program's own code reads them.
+#[test]
+fn the_manifests_variables_give_every_pod_its_place() {
+    let (service, job) = manifests();
+    let ranks = job["spec"]["completions"].as_u64().unwrap();
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    for rank in 0..ranks {
+        let mut environment = Environment::new();
+        for variable in list(container, "env") {
+            let from = &variable["valueFrom"];
+            let value = match (&variable["value"], &from["fieldRef"]["fieldPath"], &from["secretKeyRef"]) {
+                (Value::String(value), _, _) => value.clone(),
+                (_, Value::String(path), _) => {
+                    assert_eq!(path, "metadata.annotations['batch.kubernetes.io/job-completion-index']");
+                    rank.to_string()
+                }
+                (_, _, Value::Object(secret)) => {
+                    assert!(text("docs/multi-node.md").contains(&format!(
+                        "kubectl create secret generic {} --from-literal={}=",
+                        secret["name"].as_str().unwrap(),
+                        secret["key"].as_str().unwrap()
+                    )));
+                    "what that command makes of 32 bytes".into()
+                }
+                other => panic!("{other:?}"),
+            };
+            environment.insert(variable["name"].as_str().unwrap().into(), value.into());
+        }
+        let launch = launcher_env::parse(&environment).unwrap().launch().expect("a rank");
+        assert_eq!((launch.rank.0 as u64, launch.world_size as u64), (rank, ranks));
+        let (job, service) = (job["metadata"]["name"].as_str(), service["metadata"]["name"].as_str());
+        assert_eq!(launch.master_host, format!("{}-0.{}", job.unwrap(), service.unwrap()));
+        Keys::of(&launch, false).expect("it is let in beyond one machine");
+    }
+}
+
+/// The image is built from versions that have names, and the commands at its head may write.
+#[test]
+fn the_image_is_pinned_and_its_commands_can_write() {
+    let text = text("Containerfile");
+    let arguments: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("ARG ")).collect();
+    let bases = text.lines().filter_map(|line| line.strip_prefix("FROM "));
+    for base in bases {
+        let name = base.split_whitespace().next().unwrap().trim_matches(['$', '{', '}']);
+        let image =
+            arguments.iter().find_map(|argument| argument.split_once('=').filter(|(key, _)| *key == name));
+        let (_, image) =
+            image.unwrap_or_else(|| panic!("{base} is an argument, so that a digest can pin it"));
+        let tag = image.rsplit_once(':').expect("a tag").1;
+        let has_version = tag.split(['-', '@']).next().is_some_and(|one| one.split('.').count() == 3);
+        assert!(has_version || image.starts_with("gcr.io/distroless/cc-debian12:"), "{image}");
+    }
+    let minimum = self::text("Cargo.toml");
+    let minimum = minimum.lines().find_map(|line| line.strip_prefix("rust-version = \"1.")).unwrap();
+    let builder = text.split_once("rust:1.").unwrap().1.split('.').next().unwrap();
+    assert!(builder.parse::<u32>().unwrap() >= minimum.trim_matches('"').parse().unwrap());
+    for line in text.lines().filter(|line| line.contains(" run ")) {
+        let is_callers = line.contains("--userns=keep-id") || line.contains("--user ");
+        assert!(
+            is_callers || !line.contains("-v "),
+            "another user may not write to the caller's folder: {line}"
+        );
+    }
+    assert!(text.contains("USER 65532"), "not root");
+}
