@@ -2,11 +2,12 @@
 
 #![cfg(test)]
 
-use crate::run_support::{Place, Run, digest, events, last_event, names, signal, steps, wait_until};
+use crate::run_support::{Place, Run, digest, events, last_event, names, rows, signal, steps, wait_until};
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader};
+use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 #[test]
 fn a_signal_finishes_the_step_and_saves_and_the_run_goes_on_as_if_nothing_had_been() {
@@ -56,22 +57,35 @@ fn a_run_that_was_started_to_outlive_its_terminal_does() {
     assert_eq!(last_event(&log, "done")["reason"], "finished");
 }
 
-/// A pipe that nobody writes to: the step never ends, so only the second signal can end the run.
+/// Whether a process has a signal in this mask of its status.
+fn has_in_mask(child: &Child, mask: &str, signal: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let bits = status.lines().find_map(|line| line.strip_prefix(mask)).unwrap();
+    u64::from_str_radix(bits.trim(), 16).unwrap() >> (signal - 1) & 1 == 1
+}
+
+/// A pipe whose writer pauses: the run waits for the data of its first step, so only the second signal can end it.
 #[test]
 fn a_second_signal_stops_at_once() {
+    const INTERRUPT: u32 = 2;
     let place = Place::new("rows.txt");
     let pipe = place.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let run = Run::new("train").path("--data", &pipe).path("--output-dir", &place.path("output"));
     let run = run.with(&["--set", "tables.rows=100", "--set", "data.num_sparse=26"]);
-    let mut child = run.command().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // The plan is printed after the handlers are there.
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().starts_with("plan of")));
+    let mut child = run.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut data = std::fs::File::options().write(true).open(&pipe).unwrap();
+    data.write_all(rows(100, 7).as_bytes()).unwrap();
+    wait_until("the run to listen to signals", || has_in_mask(&child, "SigCgt:", INTERRUPT));
+    // The handlers of one signal are installed one after the other.
+    std::thread::sleep(Duration::from_millis(200));
     signal(&child, "INT");
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    // Two signals that are sent before one is taken are one, and on a busy machine that may last.
+    wait_until("the first signal to be taken", || !has_in_mask(&child, "ShdPnd:", INTERRUPT));
+    std::thread::sleep(Duration::from_millis(200));
     assert_eq!(child.try_wait().unwrap(), None, "the first signal must wait for the step");
     signal(&child, "INT");
+    wait_until("the end of the run", || child.try_wait().unwrap().is_some());
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 

@@ -72,7 +72,7 @@ const MOST_SECONDS: f64 = 1e9;
 /// Nothing that a clock could measure, by the name of `key`.
 pub fn seconds(key: &str, seconds: f64) -> Result<Duration> {
     let wrong =
-        || Error::config(key, format!("expected seconds above 0, at most {MOST_SECONDS}, found {seconds}"));
+        || Error::config(key, format!("expected seconds above 0, at most {MOST_SECONDS}, found {seconds:?}"));
     let is_measurable = seconds > 0.0 && seconds <= MOST_SECONDS;
     let duration = Duration::try_from_secs_f64(seconds).ok().filter(|_| is_measurable);
     duration.filter(|duration| !duration.is_zero()).ok_or_else(wrong)
