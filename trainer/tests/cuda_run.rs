@@ -300,3 +300,19 @@ fn ranks_that_evaluate_do_not_fit_where_the_model_fits_once() {
     run.clone().with(&["--eval-ranks", "1"]).variable("SOFTCUDA_DEVICES", "2").succeeds();
     run.with(&["--eval-ranks", "1"]).variable("SOFTCUDA_DEVICES", "1").fails(2, &["--eval-ranks"]);
 }
+
+#[test]
+fn tables_are_measured_on_the_device() {
+    if is_absent() {
+        return;
+    }
+    for optimizer in ["rowwise_adagrad", "lazy_adam"] {
+        let tables =
+            ["embedding", "--tables", "2", "--rows", "1000", "--dim", "16", "--ids", "64", "--bag", "2"];
+        let bench = Run::new("bench").with(&tables).with(&["--seconds", "0", "--optimizer", optimizer]);
+        let said = bench.with(&["--device", "cuda", "--json"]).succeeds().stdout;
+        let found: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(found["device"], "cuda", "{said}");
+        assert!(found["step_us"].as_f64() > Some(0.0), "{said}");
+    }
+}

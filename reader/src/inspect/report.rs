@@ -253,74 +253,70 @@ impl fmt::Display for InspectReport {
 }
 
 impl InspectReport {
-    /// Characters of the longest name of a column.
-    fn name_width(&self) -> usize {
-        let dense = self.dense.iter().map(|column| column.name.chars().count());
-        dense.chain(self.sparse.iter().map(|column| column.name.chars().count())).max().unwrap_or(0).max(6)
-    }
-
     fn write_dense(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.dense.is_empty() {
-            return Ok(());
-        }
-        let width = self.name_width();
-        writeln!(
-            formatter,
-            "\n{:<width$} {:>9} {:>10} {:>12} {:>12} {:>12} {:>12} {:>14} {:>12}",
-            "column", "missing %", "negative %", "min", "median", "99 %", "max", "mean", "distinct"
-        )?;
+        let names = ["column", "missing %", "negative %", "min", "median", "99 %", "max", "mean", "distinct"];
         let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), number_text);
-        for column in &self.dense {
-            writeln!(
-                formatter,
-                "{:<width$} {:>9.1} {:>10.1} {:>12} {:>12} {:>12} {:>12} {:>14} {:>12}",
-                column.name,
-                100.0 * column.missing_share,
-                100.0 * column.negative_share,
+        let rows = self.dense.iter().map(|column| {
+            [
+                column.name.clone(),
+                format!("{:.1}", 100.0 * column.missing_share),
+                format!("{:.1}", 100.0 * column.negative_share),
                 or_dash(column.minimum),
                 or_dash(column.median),
                 or_dash(column.percentile_99),
                 or_dash(column.maximum),
-                or_dash(column.mean.map(|mean| (mean * 1e4).round() / 1e4)),
+                or_dash(column.mean),
                 distinct_text(column.distinct, column.distinct_is_exact),
-            )?;
-        }
-        Ok(())
+            ]
+        });
+        write_table(formatter, names, rows.collect())
     }
 
     fn write_sparse(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.sparse.is_empty() {
-            return Ok(());
-        }
-        let (missing, distinct, frequent) = ("missing %", "distinct", "most frequent (share %)");
-        let width = self.name_width();
-        writeln!(
-            formatter,
-            "\n{:<width$} {missing:>9} {distinct:>12} {:>8}   {frequent}",
-            "column", "ids each"
-        )?;
-        for column in &self.sparse {
-            writeln!(
-                formatter,
-                "{:<width$} {:>9.1} {:>12} {:>8.2}   {} ({:.1})",
-                column.name,
-                100.0 * column.missing_share,
+        let names = ["column", "missing %", "distinct", "ids each", "most frequent", "share %"];
+        let rows = self.sparse.iter().map(|column| {
+            [
+                column.name.clone(),
+                format!("{:.1}", 100.0 * column.missing_share),
                 distinct_text(column.distinct, column.distinct_is_exact),
-                column.ids_per_sample,
-                column.most_frequent.as_deref().unwrap_or("-"),
-                100.0 * column.most_frequent_share,
-            )?;
-        }
-        Ok(())
+                format!("{:.2}", column.ids_per_sample),
+                column.most_frequent.clone().unwrap_or("-".to_owned()),
+                format!("{:.1}", 100.0 * column.most_frequent_share),
+            ]
+        });
+        write_table(formatter, names, rows.collect())
     }
 }
 
-/// A number in few digits: whole ones as they are.
-fn number_text(number: f64) -> String {
-    match number.fract() == 0.0 && number.abs() < 1e15 {
-        true => format!("{number}"),
-        false => format!("{number:.4}"),
+/// A table whose columns are as wide as what is in them; nothing where there are no rows.
+fn write_table<const N: usize>(
+    formatter: &mut fmt::Formatter<'_>,
+    names: [&str; N],
+    mut rows: Vec<[String; N]>,
+) -> fmt::Result {
+    if rows.is_empty() {
+        return Ok(());
     }
+    rows.insert(0, names.map(str::to_owned));
+    let letters = |text: &String| text.chars().count();
+    let widths: [usize; N] =
+        std::array::from_fn(|column| rows.iter().map(|row| letters(&row[column])).max().unwrap_or(0));
+    writeln!(formatter)?;
+    for row in &rows {
+        write!(formatter, "{:<1$}", row[0], widths[0])?;
+        for (text, &width) in row.iter().zip(&widths).skip(1) {
+            write!(formatter, "  {text:>width$}")?;
+        }
+        writeln!(formatter)?;
+    }
+    Ok(())
+}
+
+/// A number in few digits, so that the table stays narrow: whole ones as they are, large ones to tenths.
+fn number_text(number: f64) -> String {
+    let digits = if number.abs() < 1000.0 { 4 } else { 1 };
+    let rounded = format!("{number:.digits$}");
+    rounded.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn distinct_text(distinct: u64, exact: bool) -> String {

@@ -327,7 +327,7 @@ fn text(
     let EmbeddingArguments { tables, rows, dim, ids, bag, alpha, .. } = *arguments;
     let mut text = format!(
         "{tables} tables of {} rows of {dim} f32, {} ids each ({bag} a sample), alpha {alpha}, {}\n\
-         {} distinct rows a step\n{:<8} {:>12} {:>12} {:>12}\n",
+         {} distinct rows a step\n{:<8} {:>12} {:>12}  {:>12}\n",
         count(rows),
         count(ids as u64),
         optimizer.name(),
@@ -344,7 +344,7 @@ fn text(
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:<8} {:>12.1} {:>12.1} {rate:>12}",
+            "{:<8} {:>12.1} {:>12.1}  {rate:>12}",
             operation.name(),
             1e6 / summary.median,
             summary.median * (tables * ids) as f64 * 1e-6

@@ -133,7 +133,7 @@ impl Reporter {
         (done > 0.0).then(|| since.elapsed().as_secs_f64() * (1.0 - self.fraction) / done)
     }
 
-    /// Whether somebody watches a bar whose facts are old.
+    /// Whether there is a bar whose facts are old.
     pub fn is_progress_due(&self) -> bool {
         self.bar.is_some() && self.shown.is_none_or(|shown| shown.elapsed() >= SHOWN_EVERY)
     }
