@@ -7,6 +7,7 @@
 //! * [`cuda`]: CUDA devices, their memory, streams, kernels and graphs; libraries are opened at run time.
 //! * [`vector`]: one body compiled for AVX-512, AVX2 and the portable baseline, chosen at run time.
 //! * [`rng`]: counter-based random numbers: a value depends on seed, stream and index, never on who asks first.
+//! * [`files`]: files that a command writes, whole or not at all, one process at a time.
 //! * [`optimizer`]: the formulas of SGD, Adagrad, row-wise Adagrad, Adam and FTRL, written once.
 //!
 //! This crate knows no model, no file format and no rank.
@@ -27,6 +28,7 @@ pub mod arena;
 pub mod cuda;
 pub mod dtype;
 pub mod error;
+pub mod files;
 pub mod memory;
 pub mod optimizer;
 pub mod pool;

@@ -7,6 +7,8 @@
 use super::compile::{Compiled, compile, compiler_version, full_text, options};
 use super::kernel::{Define, Source};
 use crate::error::{DeviceError, Result};
+use crate::files::OutputFile;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -123,7 +125,7 @@ fn read(file: &Path) -> Option<Compiled> {
     Some(Compiled::new(cubin.to_vec(), String::from_utf8_lossy(log).into_owned()))
 }
 
-/// Writes aside and renames.
+/// Writes a file, which appears when it is complete.
 fn write(file: &Path, compiled: &Compiled) -> Result<()> {
     let failed = |source| DeviceError::KernelCache { path: file.display().to_string(), source };
     let payload = [compiled.cubin.as_slice(), compiled.log.as_bytes()].concat();
@@ -135,13 +137,7 @@ fn write(file: &Path, compiled: &Compiled) -> Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
-    // Process and thread in the name: writers of the same file never share the file aside.
-    let thread = format!("{:?}", std::thread::current().id());
-    let thread: String = thread.chars().filter(char::is_ascii_digit).collect();
-    let aside = file.with_extension(format!("{}-{thread}.part", std::process::id()));
-    let written = std::fs::write(&aside, &bytes).and_then(|()| std::fs::rename(&aside, file));
-    if written.is_err() {
-        std::fs::remove_file(&aside).ok();
-    }
-    written.map_err(failed)
+    // Its name says what it is compiled of: all that write it write the same.
+    let mut output = OutputFile::create_shared(file).map_err(failed)?;
+    output.write_all(&bytes).and_then(|()| output.commit()).map_err(failed)
 }

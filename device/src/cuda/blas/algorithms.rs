@@ -5,8 +5,10 @@ use super::plan::Matmul;
 use super::{Epilogue, MatmulArgs, MatmulSpec, Operand, aux_bytes};
 use crate::cuda::{CudaStream, DeviceMemory, Event};
 use crate::error::{DeviceError, Result};
+use crate::files::OutputFile;
 use cudarc::cublaslt::sys;
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
 use xxhash_rust::xxh3::xxh3_128;
@@ -41,7 +43,7 @@ impl Algorithms {
         Self(text.lines().filter_map(line).collect())
     }
 
-    /// Writes the file aside and renames it.
+    /// Writes the file, which appears when it is complete.
     pub fn write(&self, file: &Path) -> Result<()> {
         let failed = |source| DeviceError::KernelCache { path: file.display().to_string(), source };
         let line = |(key, words): (&String, &[u64; 8])| {
@@ -52,8 +54,9 @@ impl Algorithms {
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
-        let aside = file.with_extension(format!("{}.part", std::process::id()));
-        std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, file)).map_err(failed)
+        // Processes that measure at once replace each other's: each file is whole, and measured again where it lacks a key.
+        let mut output = OutputFile::create_shared(file).map_err(failed)?;
+        output.write_all(text.as_bytes()).and_then(|()| output.commit()).map_err(failed)
     }
 
     /// The algorithm kept for a key.

@@ -1,0 +1,45 @@
+use super::*;
+
+#[test]
+fn many_read_or_one_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || FolderLock::open(folder.path()).unwrap();
+    let (one, other) = (open(), open());
+    assert!(one.try_shared() && other.try_shared());
+    assert!(!one.try_exclusive(), "another reads");
+    other.release();
+    assert!(one.try_exclusive());
+    assert!(!other.try_shared() && !other.exclusive_within(PAUSE * 2));
+    assert!(one.try_shared(), "a lock to write becomes one to read");
+    other.wait_for_writer();
+    assert!(!other.try_exclusive());
+    drop(one);
+    assert!(other.try_exclusive());
+    assert!(other.is_in_place());
+    fs::remove_file(folder.path().join(FOLDER_LOCK)).unwrap();
+    assert!(!other.is_in_place());
+}
+
+#[test]
+fn a_name_that_is_given_up_while_another_waits_for_it_is_taken_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(".out.lock");
+    let begun = std::time::Instant::now();
+    let work = || {
+        let mut taken = 0;
+        while begun.elapsed() < Duration::from_millis(300) {
+            if let Ok(lock) = NameLock::take(&path, OsStr::new("none")) {
+                let lock = lock.expect("this file system has locks");
+                assert!(is_at(&lock.file, &path), "two hold the name");
+                taken += 1;
+            }
+        }
+        taken
+    };
+    let counts: Vec<u32> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(counts.iter().sum::<u32>() > 100, "{counts:?}");
+    assert!(!path.exists());
+}
