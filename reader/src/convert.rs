@@ -254,6 +254,29 @@ pub fn split_rows(folder: &Path) -> Result<Vec<u64>> {
     Ok(FeatureSpec::load(root)?.cardinalities())
 }
 
+/// The files of data: for a folder of split files those in it, for a shard of arrays all of them, else `paths`.
+pub fn files_of(format: Format, paths: &[PathBuf]) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        match format {
+            Format::Split => {
+                let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+                let mut inside: Vec<_> =
+                    entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+                inside.sort();
+                files.append(&mut inside);
+            }
+            Format::Npy => {
+                let names = npy::names_of_shard(path).into_iter();
+                // One shard may be named by several of its files.
+                files.extend(names.filter(|name| name.exists() && !files.contains(name)).collect::<Vec<_>>());
+            }
+            _ => files.push(path.clone()),
+        }
+    }
+    files
+}
+
 /// Whether `path` is a folder of split files, or what the names of arrays begin with.
 pub fn is_folder_or_stem(path: &Path) -> bool {
     path.is_dir() && split::has_specification(path) || !path.exists() && npy::is_stem(path)

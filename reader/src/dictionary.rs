@@ -17,10 +17,12 @@ use std::collections::HashMap;
 
 use headlong_device::vector::prefetch;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::admission::ColumnIds;
 use crate::hashing::MISSING_ID;
+use crate::identity::FileIdentity;
 use crate::ids::RowLookup;
 use slots::{first_slot, slot_of};
 
@@ -55,6 +57,9 @@ pub struct CountedFile {
     pub rows: u64,
     /// Bad rows skipped.
     pub skipped: u64,
+    /// What it was when it was counted; none of a pipe, and in dictionaries of an earlier format.
+    #[serde(default)]
+    pub identity: Option<FileIdentity>,
 }
 
 /// The ids of one column that have rows of their own.
@@ -85,6 +90,7 @@ pub struct Dictionary {
     columns: Vec<DictionaryColumn>,
     tables: Vec<RowTable>,
     fingerprint: u64,
+    settings: Value,
 }
 
 impl Dictionary {
@@ -95,7 +101,17 @@ impl Dictionary {
     pub fn new(rule: DictionaryRule, files: Vec<CountedFile>, columns: Vec<DictionaryColumn>) -> Self {
         let tables = columns.iter().map(|column| RowTable::new(&column.ids)).collect();
         let fingerprint = fingerprint(&columns);
-        Self { rule, files, columns, tables, fingerprint }
+        Self { rule, files, columns, tables, fingerprint, settings: Value::Null }
+    }
+
+    /// The same, with what decided the ids besides files and rule: how the files were read.
+    pub fn with_settings(self, settings: Value) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// What decided the ids besides files and rule; null where it was not recorded.
+    pub fn settings(&self) -> &Value {
+        &self.settings
     }
 
     /// Which ids got rows.

@@ -35,7 +35,6 @@
 //! ```
 
 pub mod admission;
-mod aside;
 pub mod batch;
 pub mod convert;
 pub mod criteo;
@@ -46,12 +45,14 @@ pub mod format_reader;
 pub mod formats;
 pub mod hashing;
 pub mod history;
+pub mod identity;
 pub mod ids;
 pub mod inspect;
 pub mod io;
 pub mod make;
 pub mod multi_hot;
 pub mod order;
+mod output;
 pub mod prefetch;
 pub mod resident;
 pub mod samples;
@@ -66,6 +67,7 @@ use std::time::Duration;
 pub use batch::{Batch, Jagged, Position};
 pub use criteo::{BadRowPolicy, BlockOptions, CriteoTextReader, TextOptions};
 pub use error::{ReaderError, Result};
+pub use identity::FileIdentity;
 pub use ids::{IdMapper, IdPolicy, RowLookup};
 pub use resident::{ResidentData, ResidentReader};
 pub use schema::{Column, Schema};

@@ -9,7 +9,9 @@ mod state;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use headlong_device::files::FolderLock;
 use headlong_device::pool::Pool;
+use serde_json::Value;
 
 use crate::batch::Position;
 use crate::criteo::{BadRowPolicy, BlockOptions, BlockStream, Event};
@@ -19,6 +21,7 @@ use crate::dictionary::{
 };
 use crate::error::{ReaderError, Result};
 use crate::io::DataFile;
+use crate::output::write_error;
 use crate::schema::Schema;
 use crate::skipped::SkipReport;
 use state::{FinishedFile, State};
@@ -40,6 +43,8 @@ pub struct MakeOptions {
     pub memory_bytes: u64,
     /// Bytes of text read at a time.
     pub block_bytes: usize,
+    /// What else decides the ids, as the dictionary records it: [`Dictionary::settings`].
+    pub settings: Value,
 }
 
 impl Default for MakeOptions {
@@ -50,6 +55,7 @@ impl Default for MakeOptions {
             rule: DictionaryRule { min_count: 3, max_rows: None },
             memory_bytes: 2 << 30,
             block_bytes: 1 << 20,
+            settings: Value::Null,
         }
     }
 }
@@ -126,15 +132,88 @@ pub struct MakeReport {
     pub skipped: SkipReport,
 }
 
+/// A folder in which dictionaries are made: by one process at a time.
+#[derive(Debug)]
+pub struct DictionaryFolder {
+    path: PathBuf,
+    lock: FolderLock,
+}
+
+impl DictionaryFolder {
+    /// The folder `path`, which is created.
+    ///
+    /// # Errors
+    /// [`ReaderError::Write`].
+    pub fn open(path: &Path) -> Result<Self> {
+        let opened = fs::create_dir_all(path).and_then(|()| FolderLock::open(path));
+        Ok(Self { path: path.to_owned(), lock: opened.map_err(write_error(path))? })
+    }
+
+    /// Takes the folder for this process, until the value is dropped; false where another one is at work.
+    pub fn try_lock(&self) -> bool {
+        self.lock.try_exclusive()
+    }
+
+    /// Waits until the process that is at work has ended.
+    pub fn wait(&self) {
+        self.lock.wait_for_writer();
+        self.lock.release();
+    }
+
+    /// The dictionary's file.
+    pub fn file(&self) -> PathBuf {
+        self.path.join(DICTIONARY_FILE)
+    }
+
+    /// Counts the ids of `files` and saves their dictionary in the folder, which is locked.
+    ///
+    /// What is unfinished stays in `counting` there, and a later call with the same schema and policy resumes after
+    /// the files it finds finished and unchanged. `progress` is called after every block, from the calling thread.
+    ///
+    /// # Errors
+    /// [`ReaderError::Invalid`] for senseless options, a file named twice, or a dictionary beyond `memory_bytes`
+    /// (naming column and remedy); [`ReaderError::Write`]; whatever is wrong with the data.
+    pub fn make(
+        &self,
+        files: &[DataFile],
+        options: &MakeOptions,
+        pool: &Pool,
+        progress: &mut dyn FnMut(&MakeProgress),
+    ) -> Result<MakeReport> {
+        options.check(files)?;
+        let state = State::open(&self.path, options.schema, options.on_bad_row, files)?;
+        let mut maker = Maker {
+            options,
+            pool,
+            state,
+            counts: CountTables::new(options.schema.num_sparse, options.memory_bytes),
+            skipped: SkipReport::default(),
+            spills: 0,
+            progress: MakeProgress { num_files: files.len(), ..MakeProgress::default() },
+        };
+        let resumed_files = maker.state.finished().len();
+        let to_count = files.iter().filter(|file| maker.state.finished_file(file).is_none());
+        let bytes = to_count.map(DataFile::stored_bytes).sum::<Result<u64>>()?;
+        maker.progress.call_bytes = bytes;
+        for (index, file) in files.iter().enumerate() {
+            if maker.state.finished_file(file).is_none() {
+                maker.progress.file = index;
+                maker.count_file(file, progress)?;
+            }
+        }
+        let dictionary = maker.merge(files)?;
+        let file = self.file();
+        dictionary.save(&file)?;
+        maker.state.remove()?;
+        let rows = dictionary.files().iter().map(|file| file.rows).sum();
+        Ok(MakeReport { dictionary, file, rows, resumed_files, spills: maker.spills, skipped: maker.skipped })
+    }
+}
+
 /// Counts the ids of `files` and saves their dictionary as `folder/dictionary.hld`; `folder` is created.
 ///
-/// What is unfinished stays in `folder/counting`, and a later call with the same schema and policy goes on after the
-/// files it finds finished and unchanged there. `progress` is called after every block, from the calling thread.
-///
 /// # Errors
-/// [`ReaderError::Invalid`] for senseless options, a file named twice, another call at work in the folder, or a
-/// dictionary beyond `memory_bytes` (naming column and remedy); [`ReaderError::Write`]; whatever is wrong with
-/// the data.
+/// [`ReaderError::Invalid`] where another process makes one there; those of [`DictionaryFolder::make`].
 pub fn make_dictionary(
     files: &[DataFile],
     folder: &Path,
@@ -143,31 +222,12 @@ pub fn make_dictionary(
     progress: &mut dyn FnMut(&MakeProgress),
 ) -> Result<MakeReport> {
     options.check(files)?;
-    let state = State::open(folder, options.schema, options.on_bad_row, files)?;
-    let mut maker = Maker {
-        options,
-        pool,
-        state,
-        counts: CountTables::new(options.schema.num_sparse, options.memory_bytes),
-        skipped: SkipReport::default(),
-        spills: 0,
-        progress: MakeProgress { num_files: files.len(), ..MakeProgress::default() },
-    };
-    let resumed_files = maker.state.finished().len();
-    let to_count = files.iter().filter(|file| maker.state.finished_file(file).is_none());
-    maker.progress.call_bytes = to_count.map(DataFile::stored_bytes).sum::<Result<u64>>()?;
-    for (index, file) in files.iter().enumerate() {
-        if maker.state.finished_file(file).is_none() {
-            maker.progress.file = index;
-            maker.count_file(file, progress)?;
-        }
+    let folder = DictionaryFolder::open(folder)?;
+    if !folder.try_lock() {
+        let message = format!("another process is making a dictionary in {}", folder.path.display());
+        return Err(ReaderError::Invalid { message });
     }
-    let dictionary = maker.merge(files)?;
-    let file = folder.join(DICTIONARY_FILE);
-    dictionary.save(&file)?;
-    maker.state.remove()?;
-    let rows = dictionary.files().iter().map(|file| file.rows).sum();
-    Ok(MakeReport { dictionary, file, rows, resumed_files, spills: maker.spills, skipped: maker.skipped })
+    folder.make(files, options, pool, progress)
 }
 
 impl MakeOptions {
@@ -248,10 +308,8 @@ impl Maker<'_> {
         let mut round = 0;
         while runs.len() > MAX_MERGED_RUNS {
             let groups = runs.chunks(MAX_MERGED_RUNS).enumerate();
-            let merged = groups.map(|(group, runs)| {
-                let path = self.state.folder().join(format!("merged-{round}-{group}"));
-                merge_into_run(runs, num_columns, &path)
-            });
+            let merged = groups
+                .map(|(group, runs)| merge_into_run(runs, num_columns, &self.state.merged_run(round, group)));
             runs = merged.collect::<Result<_>>()?;
             round += 1;
         }
@@ -260,17 +318,7 @@ impl Maker<'_> {
         let counted = files.iter().filter_map(|file| self.state.finished_file(file));
         let counted: Vec<CountedFile> = counted.map(FinishedFile::counted).collect();
         assert_eq!(counted.len(), files.len(), "every file should have been counted");
-        Ok(Dictionary::new(rule, counted, columns))
-    }
-}
-
-/// Removes a folder and what is in it, if it is there.
-fn remove_folder(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(ReaderError::Write { file: folder.to_owned(), source })
-        }
-        _ => Ok(()),
+        Ok(Dictionary::new(rule, counted, columns).with_settings(self.options.settings.clone()))
     }
 }
 

@@ -12,12 +12,16 @@ mod truth;
 mod write;
 
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
+use headlong_device::files::FolderLock;
 use headlong_device::pool::Pool;
 use serde::{Deserialize, Serialize};
 
-use crate::aside::{remove_file, write_file_aside};
 use crate::error::{ReaderError, Result};
+use crate::identity::FileIdentity;
+use crate::output::{remove_file, write_error, write_file};
 use truth::{TRAIN_STREAM, Truth, VALID_STREAM};
 
 /// The record of what was generated, written last: where it stands, the files are whole.
@@ -65,6 +69,12 @@ impl SyntheticOptions {
         Ok(())
     }
 
+    /// The training and the validation file in `folder`.
+    pub fn files(&self, folder: &Path) -> [PathBuf; 2] {
+        let end = if self.gzip { ".gz" } else { "" };
+        ["train", "valid"].map(|name| folder.join(format!("{name}.txt{end}")))
+    }
+
     /// Distinct values that each categorical column can have, missing not counted.
     pub fn cardinalities(&self) -> Vec<u64> {
         truth::cardinalities(self.scale).to_vec()
@@ -108,6 +118,8 @@ fn shown<S: serde::Serializer>(path: &Path, serializer: S) -> std::result::Resul
 struct Record {
     generator_version: u32,
     report: SyntheticReport,
+    /// Of the training and the validation file.
+    identities: [Option<FileIdentity>; 2],
 }
 
 /// How far the generation is, in rows of both files.
@@ -119,47 +131,121 @@ pub struct SyntheticProgress {
     pub total_rows: u64,
 }
 
-/// Writes `train.txt` and `valid.txt` (or `.txt.gz`) and the record `synthetic.json` into `folder`, creating it.
+/// What happens while data is obtained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyntheticEvent {
+    /// Another process writes data into the folder; its end is waited for.
+    Waits,
+    /// Data is written now.
+    Begins,
+    /// So much is written.
+    Rows(SyntheticProgress),
+}
+
+/// Data that nobody replaces as long as this value lives.
+#[derive(Debug)]
+pub struct SyntheticData {
+    /// What it is.
+    pub report: SyntheticReport,
+    _lock: FolderLock,
+}
+
+/// How often a folder in use is looked at again, and the pause between: who only looks holds it for a moment.
+const TRIES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Finds the data of `options` in `folder`, or makes it there: `train.txt` and `valid.txt` (or `.txt.gz`) and the
+/// record `synthetic.json`. `hear` is called from the calling thread, while rows are written every few thousand of them.
 ///
-/// Each file is written aside and renamed, the record last, so a crash leaves no half file under a final name. If
-/// the record says that the same options have been generated before and the files still have their sizes, nothing
-/// is written. `progress` is called every few thousand rows, from the calling thread.
+/// Each file appears when it is complete, the record last, so a crash leaves no half file under a final name. Many
+/// processes may use the same data at once; other data is made only while none does.
 ///
 /// # Errors
-/// [`ReaderError::Invalid`] for senseless options, [`ReaderError::Write`] naming the file.
+/// [`ReaderError::Invalid`] for senseless options, and where other processes use other data there;
+/// [`ReaderError::Write`] naming the file.
+pub fn obtain(
+    options: &SyntheticOptions,
+    folder: &Path,
+    pool: &Pool,
+    hear: &mut dyn FnMut(SyntheticEvent),
+) -> Result<SyntheticData> {
+    options.check()?;
+    std::fs::create_dir_all(folder).map_err(write_error(folder))?;
+    let lock = FolderLock::open(folder).map_err(write_error(folder))?;
+    let mut is_made = false;
+    for _ in 0..TRIES {
+        if lock.try_exclusive() {
+            if find(options, folder).is_none() {
+                hear(SyntheticEvent::Begins);
+                write_all(options, folder, pool, &mut |progress| hear(SyntheticEvent::Rows(progress)))?;
+                is_made = true;
+            }
+        } else if !lock.try_shared() {
+            hear(SyntheticEvent::Waits);
+            lock.wait_for_writer();
+        }
+        // Note: where the lock to write becomes one to read, another process may come between and write.
+        if lock.try_shared() {
+            if let Some(report) = find(options, folder) {
+                return Ok(SyntheticData {
+                    report: SyntheticReport { reused: !is_made, ..report },
+                    _lock: lock,
+                });
+            }
+            lock.release();
+        }
+        thread::sleep(PAUSE);
+    }
+    let message = format!(
+        "{} is in use by another run with other synthetic data: name another folder with --output-dir",
+        folder.display()
+    );
+    Err(ReaderError::Invalid { message })
+}
+
+/// As [`obtain`], for data that nobody else will replace: the lock is given up.
+///
+/// # Errors
+/// As [`obtain`].
 pub fn generate(
     options: &SyntheticOptions,
     folder: &Path,
     pool: &Pool,
     progress: &mut dyn FnMut(SyntheticProgress),
 ) -> Result<SyntheticReport> {
-    options.check()?;
-    if let Some(report) = recorded(options, folder) {
-        return Ok(report);
-    }
-    std::fs::create_dir_all(folder)
-        .map_err(|source| ReaderError::Write { file: folder.to_owned(), source })?;
+    let obtained = obtain(options, folder, pool, &mut |event| match event {
+        SyntheticEvent::Rows(rows) => progress(rows),
+        SyntheticEvent::Waits | SyntheticEvent::Begins => {}
+    });
+    obtained.map(|data| data.report)
+}
+
+fn write_all(
+    options: &SyntheticOptions,
+    folder: &Path,
+    pool: &Pool,
+    progress: &mut dyn FnMut(SyntheticProgress),
+) -> Result<()> {
     let record_file = folder.join(RECORD_FILE);
     // The old record must not vouch for new files.
     remove_file(&record_file)?;
 
     let truth = Truth::new(options.seed, options.scale);
     let total_rows = options.train_rows.saturating_add(options.valid_rows);
-    let mut generate_file = |name: &str, stream: u64, rows: u64, rows_before: u64| {
-        let file = folder.join(format!("{name}.txt{}", if options.gzip { ".gz" } else { "" }));
+    let [train_file, valid_file] = options.files(folder);
+    let mut generate_file = |file: &Path, stream: u64, rows: u64, rows_before: u64| {
         // How good a model can be is asked of the validation rows alone.
         let keeps_scores = stream == VALID_STREAM;
         let (truth, gzip) = (&truth, options.gzip);
-        let task = write::FileTask { truth, stream, rows, gzip, file: &file, pool, keeps_scores };
-        let written = write::write_rows(&task, &mut |rows| {
+        let task = write::FileTask { truth, stream, rows, gzip, file, pool, keeps_scores };
+        write::write_rows(&task, &mut |rows| {
             progress(SyntheticProgress { rows: rows_before + rows, total_rows });
-        })?;
-        Ok::<_, ReaderError>((file, written))
+        })
     };
-    let (train_file, train) = generate_file("train", TRAIN_STREAM, options.train_rows, 0)?;
-    let (valid_file, mut valid) =
-        generate_file("valid", VALID_STREAM, options.valid_rows, options.train_rows)?;
+    let train = generate_file(&train_file, TRAIN_STREAM, options.train_rows, 0)?;
+    let mut valid = generate_file(&valid_file, VALID_STREAM, options.valid_rows, options.train_rows)?;
 
+    let identities = [FileIdentity::of(&train_file)?, FileIdentity::of(&valid_file)?];
     let report = SyntheticReport {
         options: options.clone(),
         rows: total_rows,
@@ -171,24 +257,29 @@ pub fn generate(
         bytes: [train.bytes, valid.bytes],
         reused: false,
     };
-    let record = Record { generator_version: GENERATOR_VERSION, report };
+    let record = Record { generator_version: GENERATOR_VERSION, report, identities };
     let json = serde_json::to_vec_pretty(&record).expect("a struct of plain fields always becomes JSON");
-    write_file_aside(&record_file, |file| std::io::Write::write_all(file, &json))?;
-    Ok(record.report)
+    write_file(&record_file, |file| std::io::Write::write_all(file, &json))
 }
 
-/// The report of an earlier run with the same options, if its files are still as they were.
-fn recorded(options: &SyntheticOptions, folder: &Path) -> Option<SyntheticReport> {
+/// What an earlier run has left of the same options, if its files are still as they were. Writes nothing.
+pub fn find(options: &SyntheticOptions, folder: &Path) -> Option<SyntheticReport> {
     let json = std::fs::read(folder.join(RECORD_FILE)).ok()?;
-    let Record { generator_version, mut report } = serde_json::from_slice(&json).ok()?;
-    // The folder may have been moved, so the names count and not the paths.
-    for file in [&mut report.train_file, &mut report.valid_file] {
-        *file = folder.join(file.file_name()?);
+    let Record { generator_version, mut report, identities } = serde_json::from_slice(&json).ok()?;
+    if generator_version != GENERATOR_VERSION || report.options != *options {
+        return None;
     }
-    let size = |file: &Path| std::fs::metadata(file).ok().map(|metadata| metadata.len());
-    let sizes = [size(&report.train_file)?, size(&report.valid_file)?];
-    let same = generator_version == GENERATOR_VERSION && report.options == *options && sizes == report.bytes;
-    same.then_some(SyntheticReport { reused: true, ..report })
+    // The folder may have been moved, so the names count and not the paths.
+    let files = options.files(folder);
+    let is_unchanged = |(file, then): (&PathBuf, &Option<FileIdentity>)| {
+        let now = FileIdentity::of(file).ok().flatten();
+        now.zip(then.as_ref()).is_some_and(|(now, then)| now.has_content_of(then))
+    };
+    if !files.iter().zip(&identities).all(is_unchanged) {
+        return None;
+    }
+    [report.train_file, report.valid_file] = files;
+    Some(SyntheticReport { reused: true, ..report })
 }
 
 #[cfg(test)]

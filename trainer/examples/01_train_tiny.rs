@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The files of the run: here the synthetic data set, written now. A reporter says on the terminal what a run does.
     let threads = 2;
     let prepared = Prepared::new(&config, None, threads, &Reporter::quiet(None))?;
-    let best = prepared.synthetic.as_ref().map_or(f64::NAN, |report| report.best_auc);
+    let best = prepared.synthetic().map_or(f64::NAN, |report| report.best_auc);
 
     // Everything is planned and allocated here; after this, a step allocates nothing.
     let registry = Registry::default();

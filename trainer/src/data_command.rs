@@ -2,7 +2,8 @@
 
 use crate::checkpoint::{Files as _, SystemFiles};
 use crate::cli::{DataFilesArguments, DataMakeArguments};
-use crate::config::{OnBadRow, validate::require_file};
+use crate::config::{Config, FormatChoice, OnBadRow, validate::require_file};
+use crate::data_key;
 use crate::error::{Error, Result};
 use crate::machine;
 use crate::output::{self, say};
@@ -37,6 +38,7 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
             OnBadRow::Skip => BadRowPolicy::Skip,
         },
         rule: DictionaryRule { min_count: arguments.min_count, max_rows: arguments.max_rows },
+        settings: data_key::of_ids(&text_config(arguments), &arguments.data)?,
         memory_bytes: arguments.memory_gib.map_or(arguments.memory_mib, |gib| gib << 10).max(1) << 20,
         ..MakeOptions::default()
     };
@@ -48,6 +50,14 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
     })
     .map_err(Error::failed("the dictionary cannot be built"))?;
     output::answer(&arguments.json, &make_text(&report, progress.seconds()), &make_json(&report))
+}
+
+/// The configuration of a run that reads the files as they are read here: its `train` may use the dictionary.
+fn text_config(arguments: &DataMakeArguments) -> Config {
+    let mut config = Config::default();
+    config.data.format = FormatChoice::Of(Format::Criteo);
+    config.data.on_bad_row = arguments.on_bad_row;
+    config
 }
 
 /// Rows, and the disk that their counts may take, before anything is written.

@@ -7,13 +7,12 @@
 //! | `bottom.{i}.weight`, `bottom.{i}.bias` | `bot_l.{2i}.weight`, `bot_l.{2i}.bias`: activations count as layers there |
 //! | `top.{i}.weight`, `top.{i}.bias` | `top_l.{2i}.weight`, `top_l.{2i}.bias` |
 
-use crate::atomic_file::AtomicFile;
 use crate::checkpoint::{Cause, Checkpoint, CheckpointSink, Layout, Section, Select, Tensor, TensorId};
 use crate::digest::to_bytes;
 use crate::error::{Error, Result};
+use headlong_device::files::OutputFile;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 /// Writes the weights of `checkpoint` to the safetensors file `output`, streaming, and returns the size of the file in bytes. All
@@ -26,8 +25,8 @@ pub fn export(checkpoint: &Checkpoint, output: &Path) -> Result<u64> {
     let context = format!("cannot export {}", checkpoint.path().display());
     let tensors = layout.tensors().map_err(Error::failed(&context))?;
     let (header, places) = header(&layout, &tensors)?;
-    let file = AtomicFile::create(output).map_err(Error::io("write", output))?;
-    file.file().write_all(&header).map_err(Error::io("write", output))?;
+    let file = OutputFile::create(output).map_err(Error::io("write", output))?;
+    file.write_at(&header, 0).map_err(Error::io("write", output))?;
     let bytes = places.values().map(|place| place.end).max().unwrap_or(header.len() as u64);
     let mut sink = ExportSink { layout, places, file, bytes: Vec::new() };
     checkpoint.load(&mut sink, Select::WeightsOnly).map_err(Error::failed(context))?;
@@ -95,7 +94,7 @@ fn header(layout: &Layout, tensors: &[Tensor]) -> Result<(Vec<u8>, BTreeMap<Tens
 struct ExportSink {
     layout: Layout,
     places: BTreeMap<TensorId, Place>,
-    file: AtomicFile,
+    file: OutputFile,
     bytes: Vec<u8>,
 }
 
@@ -107,9 +106,7 @@ impl CheckpointSink for ExportSink {
     fn write(&mut self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause> {
         let place = self.places[&tensor];
         to_bytes(values, &mut self.bytes);
-        let mut file = self.file.file();
-        file.seek(SeekFrom::Start(place.start + first_row * place.row_bytes))?;
-        file.write_all(&self.bytes)?;
+        self.file.write_at(&self.bytes, place.start + first_row * place.row_bytes)?;
         Ok(())
     }
 }

@@ -12,19 +12,20 @@ use crate::crew::Crew;
 use crate::data::{self, EvaluationData, failed};
 use crate::dictionary::RunDictionary;
 use crate::error::{Error, Result};
+use crate::launch::does_the_work;
 use crate::machine::Machine;
 use crate::metrics::MetricsAccumulator;
 use crate::output::{self, say};
 use crate::plan::{Facts, Plan, advice};
 use crate::predict::PredictionWriter;
 use crate::report::{self, Eval, count, lines};
-use crate::session::{CONFIG_BLOB, load, predict_all, restore_ids};
+use crate::session::{CONFIG_BLOB, Take, load, predict_all, restore_ids};
 use crate::train::remarks;
 use headlong_reader::IdMapper;
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
 use serde_json::json;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 use std::time::Instant;
 
@@ -33,6 +34,9 @@ use std::time::Instant;
 /// # Errors
 /// A checkpoint or files that cannot be used; files without labels.
 pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
+    if !does_the_work("eval") {
+        return Ok(());
+    }
     let how = How {
         device: arguments.device,
         batch_size: arguments.batch_size,
@@ -49,7 +53,10 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
     }
     let started = Instant::now();
     let mut metrics = MetricsAccumulator::default();
-    applied.run(&arguments.data, true, &mut |logits, labels| metrics.push(logits, labels))?;
+    applied.run(&arguments.data, true, &mut |logits, labels| {
+        metrics.push(logits, labels);
+        Ok(())
+    })?;
     let eval =
         Eval { metrics: metrics.metrics(), eval_s: started.elapsed().as_secs_f64(), known_at_step: None };
     if let Some(warning) = eval.metrics.warning() {
@@ -67,7 +74,10 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
 /// # Errors
 /// A checkpoint or files that cannot be used; an output that cannot be written.
 pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> {
-    let mut writer = PredictionWriter::create(&arguments.output)?;
+    if !does_the_work("predict") {
+        return Ok(());
+    }
+    let writer = PredictionWriter::create(&arguments.output)?;
     let how = How {
         device: arguments.device,
         batch_size: arguments.batch_size,
@@ -77,25 +87,26 @@ pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> 
     };
     let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how, registry)?;
     let started = Instant::now();
-    let mut outcome = Ok(());
-    for file in &arguments.data {
-        let labelled = data::is_labelled(&applied.config, file)?;
-        applied.run(std::slice::from_ref(file), labelled, &mut |logits, _| {
-            if outcome.is_ok() {
-                outcome = writer.push(logits);
-            }
-        })?;
+    match write_predictions(&arguments.data, &mut applied, writer) {
+        Ok(rows) => {
+            let seconds = started.elapsed().as_secs_f64();
+            let output = arguments.output.display();
+            say(format_args!("{} rows to {output} in {}", count(rows), report::duration(seconds)));
+            Ok(())
+        }
+        // A reader that has gone (`| head`) has what it wanted.
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(error),
     }
-    outcome?;
-    let rows = writer.finish()?;
-    let seconds = started.elapsed().as_secs_f64();
-    say(format_args!(
-        "{} rows to {} in {}",
-        count(rows),
-        arguments.output.display(),
-        report::duration(seconds)
-    ));
-    Ok(())
+}
+
+/// Writes a line for each row of `files`, and says how many there were.
+fn write_predictions(files: &[DataFile], applied: &mut Applied, mut writer: PredictionWriter) -> Result<u64> {
+    for file in files {
+        let labelled = data::is_labelled(&applied.config, file)?;
+        applied.run(std::slice::from_ref(file), labelled, &mut |logits, _| writer.push(logits))?;
+    }
+    writer.finish()
 }
 
 fn warn(message: &str) {
@@ -149,7 +160,7 @@ impl Applied {
         Plan::new(&config, &facts).check_with(&config, &facts, advice::APPLYING)?;
         let (mut ids, checksum) = match config.data.ids {
             Ids::Dictionary => {
-                let dictionary = RunDictionary::of_checkpoint(&checkpoint)?;
+                let dictionary = RunDictionary::of_checkpoint(&checkpoint, &config)?;
                 (dictionary.mapper(&config, &rows)?, Some(dictionary.checksum()))
             }
             _ => (data::id_mapper(&config, &rows)?, None),
@@ -161,12 +172,7 @@ impl Applied {
         Ok(Self { config, checkpoint, crew, ids, threads })
     }
 
-    fn run(
-        &mut self,
-        files: &[DataFile],
-        labelled: bool,
-        take: &mut dyn FnMut(&[f32], &[f32]),
-    ) -> Result<()> {
+    fn run(&mut self, files: &[DataFile], labelled: bool, take: &mut Take<'_>) -> Result<()> {
         let rows = EvaluationData::open_once(&self.config, files, labelled, self.threads)?;
         let skipped = predict_all(&self.crew, &mut *rows.reader(&self.ids)?, take)?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {
@@ -206,7 +212,7 @@ fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
     let mut text = String::new();
     match blob {
         Some(mut blob) => blob.read_to_string(&mut text),
-        None => Err(std::io::ErrorKind::NotFound.into()),
+        None => Err(ErrorKind::NotFound.into()),
     }
     .map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
     Config::from_toml(&text, &path.display().to_string())

@@ -59,7 +59,6 @@
 //! [`table`], [`main_with`] and [`Error`]; `CHANGELOG.md` lists changes of these.
 
 pub mod arithmetic;
-pub mod atomic_file;
 mod axis;
 pub mod bench;
 pub mod checkpoint;
@@ -71,6 +70,7 @@ pub mod config_command;
 pub mod convert_command;
 pub mod crew;
 pub mod data_command;
+mod data_key;
 pub mod described;
 pub mod dictionary;
 pub mod digest;

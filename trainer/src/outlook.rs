@@ -3,11 +3,11 @@
 use crate::Registry;
 use crate::config::{Config, Ids, ROWS_FROM_DICTIONARY, TableRows};
 use crate::data::MOST_RESIDENT_STORED_BYTES;
+use crate::dictionary::RunDictionary;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::plan::{Facts, Plan};
 use crate::preset::KAGGLE_CARDINALITIES;
-use headlong_reader::dictionary::Dictionary;
 use std::path::Path;
 
 /// Text bytes of one stored byte of a compressed file, at most.
@@ -48,16 +48,20 @@ impl Outlook {
     /// # Errors
     /// As [`Config::table_rows`]; [`Error::Failed`] where `data.dictionary` cannot be read.
     pub fn of(config: &Config) -> Result<Self> {
-        let decides = matches!(&config.tables.rows, TableRows::Named(name) if name == ROWS_FROM_DICTIONARY);
-        let decides = decides && config.data.ids == Ids::Dictionary;
-        let (rows, least_rows) = match &config.data.dictionary {
-            _ if !decides => (config.table_rows(None)?, config.table_rows(None)?),
-            Some(path) => {
-                let dictionary =
-                    Dictionary::load(path).map_err(Error::failed("the dictionary cannot be read"))?;
-                let rows = config.table_rows(Some(&dictionary.rows()))?;
-                (rows.clone(), rows)
-            }
+        let named = config.data.dictionary.as_ref().filter(|_| dictionary_decides(config));
+        let named = named.map(|path| RunDictionary::named(path, config)).transpose()?;
+        let rows = named.as_ref().map(RunDictionary::table_rows);
+        Self::with_dictionary(config, rows.as_deref())
+    }
+
+    /// The same where it is known what rows the dictionary gives each table, or that there is none yet.
+    ///
+    /// # Errors
+    /// As [`Config::table_rows`].
+    pub fn with_dictionary(config: &Config, dictionary_rows: Option<&[u64]>) -> Result<Self> {
+        let (rows, least_rows) = match dictionary_rows {
+            _ if !dictionary_decides(config) => (config.table_rows(None)?, config.table_rows(None)?),
+            Some(rows) => (config.table_rows(Some(rows))?, config.table_rows(Some(rows))?),
             None => {
                 let least = vec![1; config.data.num_sparse];
                 (config.table_rows(Some(&dictionary_bound(config)))?, config.table_rows(Some(&least))?)
@@ -97,6 +101,12 @@ pub fn what_cannot_fit(config: &Config, place: &Place<'_>) -> Result<Option<(Pla
     let facts = outlook.facts(&outlook.least_rows, place);
     let plan = Plan::new(config, &facts);
     Ok(plan.check(config, &facts).err().map(|error| (plan, error)))
+}
+
+/// Whether tables have the rows that a dictionary gives them.
+fn dictionary_decides(config: &Config) -> bool {
+    let is_asked_for = matches!(&config.tables.rows, TableRows::Named(name) if name == ROWS_FROM_DICTIONARY);
+    is_asked_for && config.data.ids == Ids::Dictionary
 }
 
 /// Bytes that validation data takes in memory, as far as its files tell.

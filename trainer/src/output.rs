@@ -1,9 +1,11 @@
-//! Answers on standard output, and their JSON form.
+//! Answers on standard output, and what is written to files.
 
 use crate::cli::JsonOutput;
 use crate::error::{Error, Result};
 use crate::report::lines;
+use headlong_device::files::OutputFile;
 use std::io::Write as _;
+use std::path::Path;
 
 /// Prints `text`, ending in one line break. A reader that has gone (`| head`) is no error.
 ///
@@ -33,10 +35,18 @@ pub fn say(text: impl std::fmt::Display) {
 /// [`Error::Io`] where the output cannot be written.
 pub fn answer(output: &JsonOutput, text: &str, document: &serde_json::Value) -> Result<()> {
     if let Some(file) = &output.json_file {
-        std::fs::write(file, format!("{document:#}\n")).map_err(Error::io("write", file))?;
+        write_file(file, &format!("{document:#}\n"))?;
     }
     if output.json {
         return print(&document.to_string());
     }
     print(&lines::fold(text, lines::width(std::io::stdout())))
+}
+
+/// Writes a file, which appears under its name when it is complete.
+///
+/// # Errors
+/// [`Error::Io`]: a full disk, another process that writes it.
+pub fn write_file(path: &Path, text: &str) -> Result<()> {
+    OutputFile::write(path, text.as_bytes()).map_err(Error::io("write", path))
 }

@@ -1,10 +1,13 @@
 //! `headlong plan`, and the plan that `headlong train` prints first.
 
 use crate::Registry;
+use crate::checkpoint::Checkpoint;
 use crate::cli::PlanArguments;
+use crate::cli::files::of_plan;
 use crate::config::{Config, Ids, TransportChoice};
 use crate::crew::local_topology;
 use crate::data;
+use crate::dictionary::RunDictionary;
 use crate::error::{Error, Result};
 use crate::machine::{DeviceFacts, Machine};
 use crate::outlook::{Outlook, Place};
@@ -12,9 +15,10 @@ use crate::output;
 use crate::placement::source_of_costs;
 use crate::plan::cluster::description::ClusterDescription;
 use crate::plan::{Facts, Plan, evaluation};
-use crate::report::{Reporter, bytes};
+use crate::report::bytes;
+use crate::session::config_of_eval_ranks;
 use crate::train::Prepared;
-use headlong_embedding::hybrid::split::Split;
+use headlong_comm::Topology;
 
 mod cluster;
 
@@ -33,35 +37,96 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     if let Some(name) = &on_cluster.cluster {
         return cluster::run(arguments, name, registry);
     }
-    let (mut config, options) = arguments.train.resolve(registry)?;
+    let (config, options) = arguments.train.resolve(registry)?;
+    of_plan(arguments, &config).check_for_one_process()?;
     config.check_files()?;
-    config.multi_hot.is_idle = !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
     let (machine, device_note) = machine(&config)?;
     let place = Place { machine: &machine, ranks_here: None, separate: in_processes(&config), registry };
-    let outlook = Outlook::of(&config)?;
-    config.check_tables(&outlook.rows, registry)?;
-    let data_rows = arguments.data_rows.or(outlook.data_rows);
-    let facts = Facts { data_rows, ..outlook.facts(&outlook.least_rows, &place) };
-    // What fits in no case is not read, either.
-    let refusal = Plan::new(&config, &facts).check(&config, &facts);
-    let facts = Facts { data_rows, ..outlook.facts(&outlook.rows, &place) };
-    let (split, split_note) = match &refusal {
-        Ok(()) => planned_split(&config, registry)?,
-        Err(_) => (None, String::new()),
-    };
-    let facts = Facts { split: split.as_ref(), ..facts };
-    let plan = Plan::new(&config, &facts);
-    let document = serde_json::to_value(&plan).expect("a plan has a JSON form");
-    let eval_note = evaluation::note(&config, known_valid_rows(&config)?, data_rows);
-    let notes = format!("{device_note}{}{split_note}{eval_note}", outlook.note());
-    let text = format!("plan of {}\n{}{notes}", options.origin, plan.to_text());
-    output::answer(&arguments.json, &text, &document)?;
-    refusal?;
-    match outlook.rows == outlook.least_rows {
-        true => plan.check(&config, &facts),
-        // The dictionary may be smaller than its bound.
-        false => Ok(()),
+    let topology = local_topology(&config);
+    let of_run = OfRun { resumed: None, topology: &topology, data_rows: arguments.data_rows };
+    let mut planned = Planned::new(&config, &place, &of_run)?;
+    planned.notes.insert_str(0, &device_note);
+    let document = serde_json::to_value(&planned.plan).expect("a plan has a JSON form");
+    output::answer(&arguments.json, &planned.text(&options.origin), &document)?;
+    planned.fits
+}
+
+/// What a plan is made of besides configuration and machine.
+pub struct OfRun<'a> {
+    /// The checkpoint that the run goes on from.
+    pub resumed: Option<&'a Checkpoint>,
+    /// The ranks.
+    pub topology: &'a Topology,
+    /// Rows of the training data, where the user knows them.
+    pub data_rows: Option<u64>,
+}
+
+/// A plan made of what is known without writing anything: no data is made, no dictionary built, no folder created.
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// Why it does not fit, where it does not.
+    pub fits: Result<()>,
+    /// What is not known yet, and what follows from what is: lines below the plan.
+    notes: String,
+}
+
+impl Planned {
+    /// Plans a run.
+    ///
+    /// # Errors
+    /// Files that cannot be read; settings that cannot work.
+    pub fn new(config: &Config, place: &Place<'_>, of_run: &OfRun<'_>) -> Result<Self> {
+        let mut config = config.clone();
+        config.multi_hot.is_idle = !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
+        let outlook = outlook(&config, of_run.resumed)?;
+        config.check_tables(&outlook.rows, place.registry)?;
+        let data_rows = of_run.data_rows.or(outlook.data_rows);
+        let facts = Facts { data_rows, ..outlook.facts(&outlook.least_rows, place) };
+        let refusal = Plan::new(&config, &facts).check(&config, &facts);
+        // What fits in no case is not read, either.
+        let prepared = match (&refusal, config.run.ranks) {
+            (Err(_), _) | (_, 1) => None,
+            (Ok(()), _) => Prepared::as_it_is(&config, of_run.resumed)?,
+        };
+        let (split, split_note) = match prepared {
+            Some(prepared) => {
+                let split = prepared.placement(&config, of_run.topology, place.registry)?.split;
+                (split, source_of_costs(&config)?)
+            }
+            None if refusal.is_err() => (None, String::new()),
+            None => (None, missing_for_a_split(&config)),
+        };
+        let rest = Facts { data_rows, ..outlook.facts(&outlook.rows, place) };
+        let facts = Facts { split: split.as_ref(), ..rest };
+        let plan = Plan::new(&config, &facts);
+        let eval_note = evaluation::note(&config, known_valid_rows(&config)?, data_rows);
+        let fits = refusal.and_then(|()| match outlook.rows == outlook.least_rows {
+            true => plan.check(&config, &facts),
+            // The dictionary may be smaller than its bound.
+            false => Ok(()),
+        });
+        let fits = fits.and_then(|()| match config.run.eval_ranks {
+            Some(count) => plan.check_beside(&Plan::new(&config_of_eval_ranks(&config, count), &rest)),
+            None => Ok(()),
+        });
+        Ok(Self { notes: format!("{}{split_note}{eval_note}", outlook.note()), plan, fits })
     }
+
+    /// For people.
+    pub fn text(&self, origin: &str) -> String {
+        format!("plan of {origin}\n{}{}", self.plan.to_text(), self.notes)
+    }
+}
+
+/// What is known of a run before it writes anything: of the dictionary, too, where one is there.
+fn outlook(config: &Config, resumed: Option<&Checkpoint>) -> Result<Outlook> {
+    if config.data.ids != Ids::Dictionary {
+        return Outlook::of(config);
+    }
+    let dictionary = RunDictionary::that_is_there(config, &config.data.train, resumed)?;
+    let rows = dictionary.as_ref().map(RunDictionary::table_rows);
+    Outlook::with_dictionary(config, rows.as_deref())
 }
 
 /// This machine, with a CUDA device where one is asked for: where there is none, one is assumed, and a note says so.
@@ -88,22 +153,16 @@ fn in_processes(config: &Config) -> bool {
         && matches!(transport, TransportChoice::Tcp | TransportChoice::Shm | TransportChoice::Verbs)
 }
 
-/// The split of the rows among the ranks, from statistics of the training files' first batches; with a note where there are ranks
-/// but no statistics.
-fn planned_split(config: &Config, registry: &Registry) -> Result<(Option<Split>, String)> {
+/// Why the rows are not split among the ranks, where there are ranks.
+fn missing_for_a_split(config: &Config) -> String {
     if config.run.ranks == 1 {
-        return Ok((None, String::new()));
+        return String::new();
     }
-    let dictionary_to_build = config.data.ids == Ids::Dictionary && config.data.dictionary.is_none();
-    if config.data.train.is_empty() || dictionary_to_build {
-        let missing = if dictionary_to_build { "the dictionary is" } else { "training files are" };
-        let note =
-            format!("rows are split among the ranks once {missing} there; here they are divided evenly\n");
-        return Ok((None, note));
-    }
-    let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
-    let prepared = Prepared::new(config, None, threads, &Reporter::quiet(None))?;
-    Ok((prepared.placement(config, &local_topology(config), registry)?.split, source_of_costs(config)?))
+    let missing = match config.data.train.is_empty() {
+        true => "training files are",
+        false => "the dictionary is",
+    };
+    format!("rows are split among the ranks once {missing} there; here they are divided evenly\n")
 }
 
 /// Rows of the validation data where they are known without reading it.

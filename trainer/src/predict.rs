@@ -3,17 +3,16 @@
 //! Three columns: `row` (from 0, over all data files in the order they were given; malformed lines that were skipped do
 //! not count), `probability` of label 1, and `logit`. The file is written aside and appears when it is complete.
 
-use crate::atomic_file::AtomicFile;
 use crate::error::{Error, Result};
 use crate::metrics::probability;
+use headlong_device::files::OutputFile;
 use parquet::basic::Compression;
 use parquet::data_type::{FloatType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Rows of one Parquet row group, 16 MiB in memory.
@@ -23,52 +22,46 @@ const PARQUET_SCHEMA: &str =
 
 /// Writes predictions to a file.
 pub struct PredictionWriter {
-    file: AtomicFile,
+    path: PathBuf,
     format: Format,
     next_row: u64,
 }
 
 enum Format {
-    Csv(BufWriter<File>),
+    Csv(BufWriter<OutputFile>),
     // Boxed, because it is an order of magnitude larger than the other.
     Parquet(Box<ParquetFormat>),
 }
 
 struct ParquetFormat {
-    writer: SerializedFileWriter<File>,
+    writer: SerializedFileWriter<OutputFile>,
     rows: Vec<i64>,
     probabilities: Vec<f32>,
     logits: Vec<f32>,
 }
 
 impl PredictionWriter {
-    /// Starts the file `path`, which must end in `.csv` or `.parquet`.
+    /// Starts the file `path`, which must end in `.csv` or `.parquet`. A pipe, a device or an open file (`/dev/stdout`) may have any
+    /// name, and is CSV; so is `-`, standard output.
     ///
     /// # Errors
     /// Another extension ([`Error::Usage`]), or a file that cannot be made.
     pub fn create(path: &Path) -> Result<Self> {
+        let path = if path == Path::new("-") { Path::new("/dev/stdout") } else { path };
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-        let is_parquet = match extension.to_ascii_lowercase().as_str() {
-            "csv" => false,
-            "parquet" => true,
+        let extension = extension.to_ascii_lowercase();
+        let file = OutputFile::create(path).map_err(Error::io("write", path))?;
+        let format = match &*extension {
+            "parquet" => Format::Parquet(Box::new(ParquetFormat::new(file).map_err(failed(path))?)),
+            "csv" => Format::csv(file)?,
+            _ if file.is_direct() => Format::csv(file)?,
             _ => {
                 let message =
                     format!("--output {}: expected a name that ends in .csv or .parquet", path.display());
                 return Err(Error::Usage(message));
             }
         };
-        let file = AtomicFile::create(path).map_err(Error::io("write", path))?;
-        // A second handle of the same open file: the writers want to own theirs.
-        let handle = file.file().try_clone().map_err(Error::io("write", path))?;
-        let format = if is_parquet {
-            let writer = ParquetFormat::new(handle).map_err(failed(path))?;
-            Format::Parquet(Box::new(writer))
-        } else {
-            let mut writer = BufWriter::with_capacity(1 << 20, handle);
-            writer.write_all(b"row,probability,logit\n").map_err(Error::io("write", path))?;
-            Format::Csv(writer)
-        };
-        Ok(Self { file, format, next_row: 0 })
+        Ok(Self { path: path.to_owned(), format, next_row: 0 })
     }
 
     /// Adds the next rows, one logit each.
@@ -76,7 +69,7 @@ impl PredictionWriter {
     /// # Errors
     /// A full disk, or whatever else the system says.
     pub fn push(&mut self, logits: &[f32]) -> Result<()> {
-        let path = self.file.path();
+        let path = &self.path;
         match &mut self.format {
             Format::Csv(writer) => {
                 for (row, &logit) in (self.next_row..).zip(logits) {
@@ -96,22 +89,32 @@ impl PredictionWriter {
     /// # Errors
     /// A full disk, or whatever else the system says.
     pub fn finish(self) -> Result<u64> {
-        let Self { file, format, next_row } = self;
-        let path = file.path().to_owned();
-        match format {
-            Format::Csv(mut writer) => writer.flush().map_err(Error::io("write", &path))?,
-            Format::Parquet(mut writer) => {
-                let finished = writer.write_group().and_then(|()| writer.writer.close());
-                finished.map_err(failed(&path))?;
+        let Self { path, format, next_row } = self;
+        let file = match format {
+            Format::Csv(writer) => {
+                writer.into_inner().map_err(|error| Error::io("write", &path)(error.into_error()))?
             }
-        }
+            Format::Parquet(mut writer) => {
+                let finished = writer.write_group().and_then(|()| writer.writer.into_inner());
+                finished.map_err(failed(&path))?
+            }
+        };
         file.commit().map_err(Error::io("write", &path))?;
         Ok(next_row)
     }
 }
 
+impl Format {
+    fn csv(file: OutputFile) -> Result<Self> {
+        let path = file.path().to_owned();
+        let mut writer = BufWriter::with_capacity(1 << 20, file);
+        writer.write_all(b"row,probability,logit\n").map_err(Error::io("write", path))?;
+        Ok(Self::Csv(writer))
+    }
+}
+
 impl ParquetFormat {
-    fn new(file: File) -> parquet::errors::Result<Self> {
+    fn new(file: OutputFile) -> parquet::errors::Result<Self> {
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_dictionary_enabled(false)
@@ -168,6 +171,7 @@ mod tests {
     use super::*;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;
+    use std::fs::File;
 
     fn logits(count: usize) -> Vec<f32> {
         (0..count).map(|i| (i as f32 * 0.37).sin() * 4.0).collect()

@@ -11,7 +11,7 @@ mod slices;
 pub use eval_ranks::{
     EvalRanks, EvalRanksOptions, check as check_eval_ranks, config_of as config_of_eval_ranks,
 };
-pub use evaluations::{Evaluated, predict_all};
+pub use evaluations::{Evaluated, Take, predict_all};
 
 use crate::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DEFAULT_SHARD_BYTES, DataFingerprint, DirectoryOptions, Files,

@@ -1,8 +1,9 @@
 //! What the stages of a run took: the table of `--time`, and a trace that Perfetto opens.
 
 use crate::arithmetic::Ceiling;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::lanes::{Lane, Stage};
+use crate::output;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
@@ -206,7 +207,7 @@ pub fn write_trace<'a>(path: &Path, ranks: impl Iterator<Item = (usize, &'a Reco
         let events: Vec<Value> = ranks.flat_map(|(rank, recorder)| recorder.events(rank)).collect();
         json!({ "traceEvents": events, "displayTimeUnit": "ns" }).to_string()
     };
-    std::fs::write(path, text).map_err(|source| Error::Io { action: "write", path: path.to_owned(), source })
+    output::write_file(path, &text)
 }
 
 #[cfg(test)]

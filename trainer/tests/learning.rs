@@ -100,7 +100,7 @@ fn the_model_learns_the_planted_truth_and_needs_all_of_its_parts() {
     let mut config = preset("tiny").unwrap();
     config.run.output_dir = folder.path().to_owned();
     let prepared = Prepared::new(&config, None, THREADS, &Reporter::quiet(None)).unwrap();
-    let best = prepared.synthetic.as_ref().unwrap().best_auc;
+    let best = prepared.synthetic().unwrap().best_auc;
 
     let timed = |name: &str, auc: &dyn Fn() -> f64| {
         let started = Instant::now();

@@ -15,7 +15,7 @@ mod read;
 pub use growing::GrowingFile;
 pub use lock::FolderLock;
 pub use output::OutputFile;
-pub use read::{open_regular, read_bounded, read_text};
+pub use read::{open_regular, read_bounded};
 
 use std::io;
 

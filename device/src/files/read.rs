@@ -31,16 +31,6 @@ pub fn read_bounded(file: File, most: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a small file of text: a configuration, a description. It may be a pipe.
-///
-/// # Errors
-/// It cannot be read, has more than 64 MiB, or is not UTF-8.
-pub fn read_text(path: &Path) -> io::Result<String> {
-    const MOST_BYTES: u64 = 64 << 20;
-    let bytes = read_bounded(File::open(path)?, MOST_BYTES)?;
-    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,11 +45,9 @@ mod tests {
         }
         let endless = read_bounded(File::open("/dev/zero").unwrap(), 1000).unwrap_err();
         assert!(endless.to_string().contains("longer than 1000 bytes"), "{endless}");
-        assert!(read_text(Path::new("/dev/zero")).is_err());
         let file = folder.path().join("file");
         std::fs::write(&file, "text").unwrap();
         assert_eq!(read_bounded(open_regular(&file).unwrap(), 4).unwrap(), b"text");
         assert!(read_bounded(open_regular(&file).unwrap(), 3).is_err());
-        assert_eq!(read_text(&file).unwrap(), "text");
     }
 }

@@ -60,7 +60,8 @@ pub const DICTIONARY: Subject = Subject {
                 distinct: 25,
                 shared_count: 3,
             };
-            let file = CountedFile { path: "a.txt".to_owned(), bytes: 1000, rows: 190, skipped: 1 };
+            let file =
+                CountedFile { path: "a.txt".to_owned(), bytes: 1000, rows: 190, skipped: 1, identity: None };
             let rule = DictionaryRule { min_count: 2, max_rows: Some(21) };
             let dictionary = Dictionary::new(rule, vec![file], (0..columns).map(column).collect());
             dictionary.save(&folder.join("dictionary.hld"))?;

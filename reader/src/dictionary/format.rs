@@ -1,19 +1,23 @@
 //! The stored form of a dictionary; `docs/formats.md` has the layout.
 
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 
+use headlong_device::files::read_bounded;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{CountedFile, Dictionary, DictionaryColumn, DictionaryRule, MAX_DICTIONARY_ROWS};
-use crate::aside::write_file_aside;
 use crate::error::{ReaderError, Result};
 use crate::io::open_regular;
+use crate::output::write_file;
 
 /// The name of a dictionary in its folder.
 pub const DICTIONARY_FILE: &str = "dictionary.hld";
 const MAGIC: &[u8; 8] = b"HLDICT01";
+/// The version that is written. Version 1 had neither settings nor identities of files.
+const FORMAT_VERSION: u32 = 2;
 /// A header longer than this is no header.
 const MOST_HEADER_BYTES: u64 = 64 << 20;
 
@@ -27,6 +31,9 @@ struct Header {
     /// 16 hexadecimal digits.
     fingerprint: String,
     files: Vec<CountedFile>,
+    /// What decided the ids besides files and rule.
+    #[serde(default)]
+    settings: Value,
     columns: Vec<ColumnHeader>,
 }
 
@@ -48,7 +55,7 @@ impl Dictionary {
     pub fn save(&self, path: &Path) -> Result<()> {
         let header =
             serde_json::to_vec(&self.header()).expect("a struct of plain fields always becomes JSON");
-        write_file_aside(path, |file| {
+        write_file(path, |file| {
             let mut output =
                 Hashed { inner: BufWriter::with_capacity(1 << 20, file), hasher: Xxh3Default::new() };
             output.write(MAGIC)?;
@@ -73,11 +80,12 @@ impl Dictionary {
             shared_count: column.shared_count,
         });
         Header {
-            format_version: 1,
+            format_version: FORMAT_VERSION,
             min_count: self.rule.min_count,
             max_rows: self.rule.max_rows,
             fingerprint: format!("{:016x}", self.fingerprint),
             files: self.files.clone(),
+            settings: self.settings.clone(),
             columns: columns.collect(),
         }
     }
@@ -87,15 +95,34 @@ impl Dictionary {
     /// # Errors
     /// [`ReaderError::Open`]; [`ReaderError::Format`] naming the file and what does not fit.
     pub fn load(path: &Path) -> Result<Self> {
+        Self::load_with_bytes(path).map(|(dictionary, _)| dictionary)
+    }
+
+    /// As [`Dictionary::load`], with the bytes that were read.
+    ///
+    /// # Errors
+    /// As [`Dictionary::load`].
+    pub fn load_with_bytes(path: &Path) -> Result<(Self, Vec<u8>)> {
         let in_folder = path.is_dir().then(|| path.join(DICTIONARY_FILE));
         let path = in_folder.as_deref().unwrap_or(path);
-        let bad = |message: String| ReaderError::Format { file: path.to_owned(), message };
         let (file, length) = open_regular(path)?;
+        let read = read_bounded(file, length);
+        let bytes = read.map_err(|source| ReaderError::Open { file: path.to_owned(), source })?;
+        Self::parse(path, &bytes).map(|dictionary| (dictionary, bytes))
+    }
+
+    /// Reads the bytes of a dictionary; `path` is for messages.
+    ///
+    /// # Errors
+    /// [`ReaderError::Format`].
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let bad = |message: String| ReaderError::Format { file: path.to_owned(), message };
         let short = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => bad("damaged dictionary: it ends too early".to_owned()),
             _ => bad(format!("cannot read: {error}")),
         };
-        let mut input = Hashed { inner: BufReader::with_capacity(1 << 20, file), hasher: Xxh3Default::new() };
+        let length = bytes.len() as u64;
+        let mut input = Hashed { inner: bytes, hasher: Xxh3Default::new() };
         let magic: [u8; 8] = input.read().map_err(short)?;
         if magic != *MAGIC {
             return Err(bad(format!(
@@ -125,7 +152,7 @@ impl Dictionary {
         // The checksum fits, so from here on only a program can have written something wrong.
         check_ids(&columns).map_err(bad)?;
         let rule = DictionaryRule { min_count: header.min_count, max_rows: header.max_rows };
-        let dictionary = Self::new(rule, header.files, columns);
+        let dictionary = Self::new(rule, header.files, columns).with_settings(header.settings);
         let fingerprint = format!("{:016x}", dictionary.fingerprint);
         if fingerprint != header.fingerprint {
             let expected = header.fingerprint;
@@ -140,8 +167,11 @@ impl Dictionary {
 impl Header {
     /// Sees that the columns have the bytes that follow the header, before memory is taken for them.
     fn check(&self, bytes_without_header: u64) -> std::result::Result<(), String> {
-        if self.format_version != 1 {
-            return Err(format!("format version: expected 1, found {}", self.format_version));
+        if !(1..=FORMAT_VERSION).contains(&self.format_version) {
+            return Err(format!(
+                "format version: expected 1 to {FORMAT_VERSION}, found {}",
+                self.format_version
+            ));
         }
         if let Some(column) =
             self.columns.iter().find(|column| !(1..=MAX_DICTIONARY_ROWS).contains(&column.rows))

@@ -10,12 +10,13 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use headlong_device::files::OutputFile;
 use headlong_device::pool::Pool;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{DictionaryColumn, DictionaryRule, MAX_DICTIONARY_ROWS};
-use crate::aside::write_file_aside;
 use crate::error::{ReaderError, Result};
+use crate::output::write_file;
 
 const MAGIC: &[u8; 8] = b"HLCOUNT1";
 pub(crate) const ENTRY_BYTES: u64 = 16;
@@ -159,13 +160,13 @@ impl Merge {
 
 /// Writes a run, column by column, under a temporary name until it is whole.
 struct RunWriter<'a> {
-    output: BufWriter<&'a mut File>,
+    output: BufWriter<&'a mut OutputFile>,
     hasher: Xxh3Default,
     entries: Vec<u64>,
 }
 
 impl<'a> RunWriter<'a> {
-    fn new(file: &'a mut File) -> io::Result<Self> {
+    fn new(file: &'a mut OutputFile) -> io::Result<Self> {
         let output = BufWriter::with_capacity(1 << 20, file);
         let mut writer = Self { output, hasher: Xxh3Default::new(), entries: Vec::new() };
         writer.write(MAGIC)?;
@@ -207,7 +208,7 @@ impl<'a> RunWriter<'a> {
 /// # Errors
 /// [`ReaderError::Write`].
 pub(crate) fn write_run(path: &Path, columns: &[Vec<Entry>]) -> Result<()> {
-    write_file_aside(path, |file| {
+    write_file(path, |file| {
         let mut writer = RunWriter::new(file)?;
         for entries in columns {
             writer.begin_column();
@@ -224,7 +225,7 @@ pub(crate) fn write_run(path: &Path, columns: &[Vec<Entry>]) -> Result<()> {
 pub(crate) fn merge_into_run(runs: &[Run], num_columns: usize, path: &Path) -> Result<Run> {
     // An error of reading is carried past the writer, which knows errors of writing only.
     let mut failure = None;
-    let written = write_file_aside(path, |file| {
+    let written = write_file(path, |file| {
         let mut writer = RunWriter::new(file)?;
         for column in 0..num_columns {
             writer.begin_column();

@@ -11,7 +11,8 @@ fn column(ids: &[u64]) -> DictionaryColumn {
 }
 
 fn dictionary() -> Dictionary {
-    let files = vec![CountedFile { path: "day_0.gz".to_owned(), bytes: 10, rows: 5, skipped: 1 }];
+    let files =
+        vec![CountedFile { path: "day_0.gz".to_owned(), bytes: 10, rows: 5, skipped: 1, identity: None }];
     let columns = vec![
         column(&[5, 0, u64::from(u32::MAX), MISSING_ID, 77]),
         column(&[]),
@@ -70,6 +71,35 @@ fn what_is_saved_is_loaded() {
         assert_eq!(loaded.fingerprint(), saved.fingerprint());
         assert_eq!(loaded.row(0, None), 4);
     }
+}
+
+#[test]
+fn settings_and_files_are_saved_and_a_dictionary_of_the_first_version_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(DICTIONARY_FILE);
+    let data = folder.path().join("day_0.gz");
+    fs::write(&data, "rows").unwrap();
+    let mut saved = dictionary().with_settings(serde_json::json!({ "num_sparse": 3 }));
+    saved.files[0].identity = FileIdentity::of(&data).unwrap();
+    saved.save(&path).unwrap();
+    let loaded = Dictionary::load(&path).unwrap();
+    assert_eq!((loaded.settings(), loaded.files()), (saved.settings(), saved.files()));
+
+    let bytes = fs::read(&path).unwrap();
+    let end = 16 + u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize;
+    let mut header: Value = serde_json::from_slice(&bytes[16..end]).unwrap();
+    header["format_version"] = 1.into();
+    header.as_object_mut().unwrap().remove("settings");
+    header["files"][0].as_object_mut().unwrap().remove("identity");
+    let header = serde_json::to_vec(&header).unwrap();
+    let length = (header.len() as u64).to_le_bytes();
+    let mut first = [&bytes[..8], &length, &header, &bytes[end..bytes.len() - 8]].concat();
+    let checksum = xxhash_rust::xxh3::xxh3_64(&first);
+    first.extend(checksum.to_le_bytes());
+    fs::write(&path, first).unwrap();
+    let loaded = Dictionary::load(&path).unwrap();
+    assert_eq!((loaded.columns(), loaded.settings()), (saved.columns(), &Value::Null));
+    assert_eq!(loaded.files()[0].identity, None);
 }
 
 #[test]

@@ -9,15 +9,17 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use headlong_device::files::OutputFile;
+
 use self::records::{MOST_FIELD_BYTES, Place, Records};
 use super::named::{NamedColumns, Role, push_fields};
 use super::{Ranges, SampleStream, Sink, Source, cut, front_to_back};
-use crate::aside::Aside;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
 use crate::hashing::MISSING_ID;
 use crate::io::{Compression, DataFile, TextFile};
+use crate::output;
 use crate::samples::{DataSchema, DenseValues, Hotness, Samples};
 
 /// Records from one place that is remembered to the next.
@@ -325,7 +327,7 @@ impl DelimitedStream {
 /// Writes one file, with commas or, where its name ends in `.tsv`, tabs.
 pub struct DelimitedSink {
     path: PathBuf,
-    writer: csv::Writer<Aside>,
+    writer: csv::Writer<OutputFile>,
     schema: DataSchema,
     num_samples: u64,
 }
@@ -340,8 +342,8 @@ impl DelimitedSink {
     /// [`ReaderError::Write`].
     pub fn create(path: &Path, schema: &DataSchema) -> Result<Self> {
         let separator = if path.extension().is_some_and(|end| end == "tsv") { b'\t' } else { b',' };
-        let aside = Aside::create(path)?;
-        let writer = csv::WriterBuilder::new().delimiter(separator).from_writer(aside);
+        let file = output::create(path)?;
+        let writer = csv::WriterBuilder::new().delimiter(separator).from_writer(file);
         let mut sink = Self { path: path.to_owned(), writer, schema: schema.clone(), num_samples: 0 };
         let names = schema.labelled.then(|| schema.label_name()).into_iter();
         let names = names.chain(schema.dense.iter().map(String::as_str));
@@ -399,10 +401,9 @@ impl Sink for DelimitedSink {
 
     fn finish(self: Box<Self>) -> Result<Vec<PathBuf>> {
         let path = self.path;
-        let aside = self.writer.into_inner();
-        let aside =
-            aside.map_err(|error| ReaderError::Write { file: path.clone(), source: error.into_error() })?;
-        aside.finish()?;
+        let file = self.writer.into_inner();
+        let file = file.map_err(|error| output::write_error(&path)(error.into_error()))?;
+        output::commit(file)?;
         Ok(vec![path])
     }
 }

@@ -5,15 +5,17 @@
 //! dense numbers went through is not in the files: it has to be said ([`DenseTransform`]).
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use headlong_device::files::OutputFile;
 
 use super::records::{Element, Field, FieldFile, MOST_RECORD_BYTES, RecordSink, RecordSource, Shard, Target};
 use super::{Samples, Sink};
 use crate::error::{ReaderError, Result};
 use crate::io::open_regular;
+use crate::output;
 use crate::samples::{DataSchema, DenseKind, Hotness, MOST_COLUMNS};
 use crate::transform::DenseTransform;
 
@@ -68,6 +70,12 @@ fn stem_of(path: &Path) -> PathBuf {
 /// Whether files of arrays begin with `path`.
 pub fn is_stem(path: &Path) -> bool {
     SUFFIXES.iter().any(|suffix| beside(path, suffix).exists())
+}
+
+/// The names that the files of the shard of `path` have, whether they are there or not.
+pub fn names_of_shard(path: &Path) -> Vec<PathBuf> {
+    let stem = stem_of(path);
+    SUFFIXES.iter().map(|suffix| beside(&stem, suffix)).collect()
 }
 
 fn beside(stem: &Path, suffix: &str) -> PathBuf {
@@ -249,8 +257,8 @@ pub struct NpySink {
     sink: RecordSink,
     /// Type and width of each file.
     shapes: Vec<(&'static str, usize)>,
-    /// Files that become members of an `npz`.
-    members: Vec<PathBuf>,
+    /// How many of the last files become members of an `npz`.
+    num_members: usize,
     multi_hot: PathBuf,
 }
 
@@ -276,13 +284,13 @@ impl NpySink {
         if !schema.dense.is_empty() {
             parts.push((dense, Element::F32, "<f4", schema.dense.len(), Target::Dense));
         }
-        let mut members = Vec::new();
+        let mut num_members = 0;
         if hotness.iter().all(|&count| count == 1) {
             parts.push((one_hot, Element::I32, "<i4", hotness.len(), Target::AllColumns));
         } else {
             for (column, &count) in hotness.iter().enumerate() {
                 let path = beside(&stem, &format!("_sparse_multi_hot.{column}.npy"));
-                members.push(path.clone());
+                num_members += 1;
                 parts.push((path, Element::I32, "<i4", count, Target::Column(column)));
             }
         }
@@ -292,7 +300,7 @@ impl NpySink {
             (path, header(descr, 0, count), count * element.bytes(), vec![field])
         });
         let sink = RecordSink::create(schema.clone(), files.collect())?;
-        Ok(Self { sink, shapes, members, multi_hot })
+        Ok(Self { sink, shapes, num_members, multi_hot })
     }
 }
 
@@ -302,27 +310,27 @@ impl Sink for NpySink {
     }
 
     fn finish(self: Box<Self>) -> Result<Vec<PathBuf>> {
-        let Self { sink, shapes, members, multi_hot } = *self;
+        let Self { sink, shapes, num_members, multi_hot } = *self;
         let rows = sink.num_samples();
-        let mut paths = sink.finish_with(|file| {
+        let mut files = sink.complete(|file| {
             let (descr, width) = shapes[file];
             Some(header(descr, rows, width))
         })?;
+        let members = files.split_off(files.len() - num_members);
         if !members.is_empty() {
-            bundle(&members, &multi_hot)?;
-            paths.retain(|path| !members.contains(path));
-            paths.push(multi_hot);
+            files.push(bundle(&members, &multi_hot)?);
         }
-        Ok(paths)
+        output::commit_all(files)
     }
 }
 
-/// Puts arrays into an `npz` as its members `0`, `1`, …, and removes them.
-fn bundle(members: &[PathBuf], archive: &Path) -> Result<()> {
-    crate::aside::write_file_aside(archive, |file| {
-        let mut writer = zip::ZipWriter::new(&mut *file);
+/// Puts arrays into an `npz` as its members `0`, `1`, ….
+fn bundle(members: &[OutputFile], archive: &Path) -> Result<OutputFile> {
+    let file = output::create(archive)?;
+    let write = || -> std::io::Result<()> {
+        let mut writer = zip::ZipWriter::new(file.file());
         for (column, member) in members.iter().enumerate() {
-            let mut array = File::open(member)?;
+            let mut array = member.file();
             let size = array.seek(SeekFrom::End(0))?;
             array.seek(SeekFrom::Start(0))?;
             let options = zip::write::SimpleFileOptions::default()
@@ -333,6 +341,7 @@ fn bundle(members: &[PathBuf], archive: &Path) -> Result<()> {
         }
         writer.finish()?;
         Ok(())
-    })?;
-    members.iter().try_for_each(|member| crate::aside::remove_file(member))
+    };
+    write().map_err(output::write_error(archive))?;
+    Ok(file)
 }

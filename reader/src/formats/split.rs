@@ -5,6 +5,7 @@
 //! `DIR/train` is read by the source `train` of `DIR/feature_spec.yaml`.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use super::records::{Element, Field, FieldFile, RecordSink, RecordSource, Shard,
 use super::{Samples, Sink};
 use crate::error::{ReaderError, Result};
 use crate::io::read_small_text;
+use crate::output;
 use crate::samples::{DataSchema, DenseKind, Hotness, SparseColumn};
 use crate::transform::DenseTransform;
 
@@ -312,26 +314,41 @@ impl Sink for SplitSink {
 
     fn finish(self: Box<Self>) -> Result<Vec<PathBuf>> {
         let root = self.folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let file = root.join(SPECIFICATION);
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut spec = self.specification(&name);
-        if file.exists() {
-            // Another folder of the same data, such as `test` beside `train`.
-            let old = FeatureSpec::load(root)?;
-            let same = old.channel_spec == spec.channel_spec && old.feature_spec == spec.feature_spec;
-            if !same && old.source_spec.keys().any(|other| *other != name) {
-                let message = "it describes other columns than the ones being written".to_owned();
-                return Err(ReaderError::Format { file, message });
-            }
-            for (other, chunks) in old.source_spec {
-                spec.source_spec.entry(other).or_insert(chunks);
-            }
-        }
+        let spec = self.specification(&name);
+        // What will not do is refused before anything has its name.
+        spec.clone().joined_with(root, &name)?;
+        let mut paths = output::commit_all(self.sink.complete(|_| None)?)?;
+        let path = root.join(SPECIFICATION);
+        // Read while it is locked: another folder may be added by another process.
+        let mut file = output::create_in_turn(&path)?;
+        let spec = spec.joined_with(root, &name)?;
         let text = serde_norway::to_string(&spec)
-            .map_err(|error| ReaderError::Invalid { message: format!("{}: {error}", file.display()) })?;
-        let mut paths = self.sink.finish_with(|_| None)?;
-        crate::aside::write_file_aside(&file, |to| std::io::Write::write_all(to, text.as_bytes()))?;
-        paths.push(file);
+            .map_err(|error| ReaderError::Invalid { message: format!("{}: {error}", path.display()) })?;
+        file.write_all(text.as_bytes()).map_err(output::write_error(&path))?;
+        output::commit(file)?;
+        paths.push(path);
         Ok(paths)
+    }
+}
+
+impl FeatureSpec {
+    /// With the folders that the specification in `root` has besides `name`: of the same data, such as `test` next to
+    /// `train`.
+    fn joined_with(mut self, root: &Path, name: &str) -> Result<Self> {
+        let file = root.join(SPECIFICATION);
+        if !file.exists() {
+            return Ok(self);
+        }
+        let old = Self::load(root)?;
+        let same = old.channel_spec == self.channel_spec && old.feature_spec == self.feature_spec;
+        if !same && old.source_spec.keys().any(|other| other != name) {
+            let message = "it describes other columns than the ones being written".to_owned();
+            return Err(ReaderError::Format { file, message });
+        }
+        for (other, chunks) in old.source_spec {
+            self.source_spec.entry(other).or_insert(chunks);
+        }
+        Ok(self)
     }
 }

@@ -2,15 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use headlong_device::files::OutputFile;
+
 use super::{Ranges, SampleStream, Sink, Source, front_to_back};
 use crate::Position;
-use crate::aside::Aside;
 use crate::criteo::blocks::{BlockOptions, BlockStream, Event};
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
 use crate::hashing::MISSING_ID;
 use crate::io::DataFile;
+use crate::output;
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
 use crate::schema::{Column, Schema};
 
@@ -105,7 +107,7 @@ impl SampleStream for TextStream {
 /// Writes Criteo's text.
 pub struct TextSink {
     path: PathBuf,
-    file: Aside,
+    file: OutputFile,
     schema: DataSchema,
     columns: Schema,
     text: String,
@@ -131,7 +133,7 @@ impl TextSink {
             num_sparse: schema.sparse.len(),
         };
         columns.check()?;
-        let file = Aside::create(path)?;
+        let file = output::create(path)?;
         let (path, schema) = (path.to_owned(), schema.clone());
         Ok(Self { path, file, schema, columns, text: String::new(), num_samples: 0 })
     }
@@ -178,11 +180,11 @@ impl Sink for TextSink {
         debug_assert_eq!(samples.sparse.len(), self.columns.num_sparse, "samples of the schema");
         self.text.clear();
         (0..samples.num_samples).try_for_each(|index| self.push_line(samples, index))?;
-        self.file.write_all(self.text.as_bytes()).map_err(|error| self.file.error(error))
+        self.file.write_all(self.text.as_bytes()).map_err(output::write_error(&self.path))
     }
 
     fn finish(self: Box<Self>) -> Result<Vec<PathBuf>> {
-        self.file.finish()?;
+        output::commit(self.file)?;
         Ok(vec![self.path])
     }
 }

@@ -1,34 +1,33 @@
-//! What an unfinished call has left: `counting/state.json`, the runs of finished files, and a lock.
+//! What an unfinished call has left: `counting/state.json` and the runs of finished files.
 
 use std::collections::HashSet;
-use std::fs::{self, File, TryLockError};
-use std::io::{Read, Write};
+use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
-use super::remove_folder;
-use crate::aside::write_file_aside;
 use crate::criteo::BadRowPolicy;
 use crate::dictionary::CountedFile;
-use crate::error::{ReaderError, Result};
+use crate::error::Result;
+use crate::identity::FileIdentity;
 use crate::io::DataFile;
+use crate::output::{remove_file, write_error, write_file};
 use crate::schema::Schema;
 
 const FOLDER: &str = "counting";
 const STATE_FILE: &str = "state.json";
-const LOCK_FILE: &str = "lock";
-/// Bytes at the beginning of a file that are hashed to know it again.
-const IDENTITY_BYTES: u64 = 1 << 20;
+/// Version of the record; what another one has left is counted again.
+const FORMAT_VERSION: u32 = 2;
+/// What the names of runs begin with.
+const RUN: &str = "run-";
+const MERGED: &str = "merged-";
 
 /// The record of finished files; it vouches for their runs.
 #[derive(Debug)]
 pub(super) struct State {
     folder: PathBuf,
     record: Record,
-    /// Held as long as this call works in the folder; the system frees it even after a crash.
-    _lock: File,
 }
 
 /// What counts depend on, and what has been counted.
@@ -48,60 +47,31 @@ struct Record {
 #[serde(deny_unknown_fields)]
 pub(super) struct FinishedFile {
     path: DataFile,
-    identity: Identity,
+    /// None of a pipe, which is never found finished.
+    identity: Option<FileIdentity>,
     pub rows: u64,
     pub skipped: u64,
     /// Names of its runs.
     runs: Vec<String>,
 }
 
-/// Enough of a file to notice that it is another one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Identity {
-    bytes: u64,
-    /// Nanoseconds since 1970, where the file system knows.
-    modified_ns: Option<u128>,
-    xxh3_of_beginning: u64,
-}
-
-impl Identity {
-    fn of(path: &DataFile) -> Result<Self> {
-        if path.is_stream() {
-            // It is never found again.
-            return Ok(Self { bytes: 0, modified_ns: None, xxh3_of_beginning: 0 });
-        }
-        let failed = |source| ReaderError::Open { file: path.name(), source };
-        let file = File::open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        let modified = metadata.modified().ok();
-        let since_1970 = modified.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-        let mut beginning = Vec::new();
-        file.take(IDENTITY_BYTES).read_to_end(&mut beginning).map_err(failed)?;
-        Ok(Self {
-            bytes: metadata.len(),
-            modified_ns: since_1970.map(|time| time.as_nanos()),
-            xxh3_of_beginning: xxh3_64(&beginning),
-        })
-    }
-}
-
 impl FinishedFile {
     /// A file that is about to be counted.
     pub fn begin(path: &DataFile) -> Result<Self> {
-        let identity = Identity::of(path)?;
+        let identity = FileIdentity::of(path.as_ref())?;
         Ok(Self { path: path.clone(), identity, rows: 0, skipped: 0, runs: Vec::new() })
     }
 
     /// Its size, as stored.
     pub fn bytes(&self) -> u64 {
-        self.identity.bytes
+        self.identity.as_ref().map_or(0, |identity| identity.bytes)
     }
 
     /// What the dictionary says of it.
     pub fn counted(&self) -> CountedFile {
         let path = self.path.to_string();
-        CountedFile { path, bytes: self.bytes(), rows: self.rows, skipped: self.skipped }
+        let (bytes, identity) = (self.bytes(), self.identity.clone());
+        CountedFile { path, bytes, rows: self.rows, skipped: self.skipped, identity }
     }
 }
 
@@ -109,29 +79,21 @@ impl State {
     /// Takes up what an earlier call left in `folder`, as far as it is about these files and they are unchanged.
     pub fn open(folder: &Path, schema: Schema, on_bad_row: BadRowPolicy, files: &[DataFile]) -> Result<Self> {
         let folder = folder.join(FOLDER);
-        let lock = lock_folder(&folder)?;
-        let fresh = Record { format_version: 1, schema, on_bad_row, finished: Vec::new(), next_run: 0 };
+        fs::create_dir_all(&folder).map_err(write_error(&folder))?;
+        let fresh =
+            Record { format_version: FORMAT_VERSION, schema, on_bad_row, finished: Vec::new(), next_run: 0 };
         let found = fs::read(folder.join(STATE_FILE)).ok();
-        let mut record: Record =
-            found.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or(Record { ..fresh });
-        if (record.format_version, record.schema, record.on_bad_row) != (1, schema, on_bad_row) {
-            record.finished.clear();
-            (record.format_version, record.schema, record.on_bad_row) = (1, schema, on_bad_row);
-        }
+        let found: Option<Record> = found.and_then(|json| serde_json::from_slice(&json).ok());
+        let mut record = found.filter(|found| found.is_of(&fresh)).unwrap_or(fresh);
         record.finished.retain(|finished| {
-            let same = Identity::of(&finished.path).is_ok_and(|identity| identity == finished.identity);
-            same && !finished.path.is_stream()
-                && files.contains(&finished.path)
+            let now = FileIdentity::of(finished.path.as_ref()).ok().flatten();
+            let same = now.is_some() && now == finished.identity;
+            same && files.contains(&finished.path)
                 && finished.runs.iter().all(|run| folder.join(run).is_file())
         });
-        let state = Self { folder, record, _lock: lock };
-        state.remove_strangers()?;
+        let state = Self { folder, record };
+        state.remove_unfinished(false)?;
         Ok(state)
-    }
-
-    /// The folder of runs.
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// Files counted so far.
@@ -146,7 +108,7 @@ impl State {
 
     /// Names a new run of `file`.
     pub fn new_run(&mut self, file: &mut FinishedFile) -> PathBuf {
-        let name = format!("run-{}", self.record.next_run);
+        let name = format!("{RUN}{}", self.record.next_run);
         self.record.next_run += 1;
         let path = self.folder.join(&name);
         file.runs.push(name);
@@ -158,7 +120,7 @@ impl State {
         self.record.finished.push(file);
         let json =
             serde_json::to_vec_pretty(&self.record).expect("a struct of plain fields always becomes JSON");
-        write_file_aside(&self.folder.join(STATE_FILE), |file| file.write_all(&json))
+        write_file(&self.folder.join(STATE_FILE), |file| file.write_all(&json))
     }
 
     /// The runs of all finished files.
@@ -167,38 +129,51 @@ impl State {
         names.map(|name| self.folder.join(name)).collect()
     }
 
-    /// Removes the folder: the dictionary has been saved.
-    pub fn remove(&self) -> Result<()> {
-        remove_folder(&self.folder)
+    /// A run that merges others.
+    pub fn merged_run(&self, round: usize, group: usize) -> PathBuf {
+        self.folder.join(format!("{MERGED}{round}-{group}"))
     }
 
-    /// Removes runs of files that were never finished.
-    fn remove_strangers(&self) -> Result<()> {
-        let mut known: HashSet<PathBuf> = self.run_paths().into_iter().collect();
-        known.extend([STATE_FILE, LOCK_FILE].map(|name| self.folder.join(name)));
-        let failed = |source| ReaderError::Write { file: self.folder.clone(), source };
+    /// Removes all of it, and the folder where nothing else lies in it: the dictionary has been saved.
+    pub fn remove(&self) -> Result<()> {
+        self.remove_unfinished(true)?;
+        remove_file(&self.folder.join(STATE_FILE))?;
+        // Whatever else is there is not ours.
+        let _ = fs::remove_dir(&self.folder);
+        Ok(())
+    }
+
+    /// Removes runs: those of files that were never finished, or all.
+    fn remove_unfinished(&self, all: bool) -> Result<()> {
+        let known: HashSet<PathBuf> = self.run_paths().into_iter().collect();
+        let failed = |source| write_error(&self.folder)(source);
         for entry in fs::read_dir(&self.folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            if !known.contains(&path) {
-                fs::remove_file(&path).map_err(|source| ReaderError::Write { file: path, source })?;
+            let is_ours = path.file_name().and_then(|name| name.to_str()).is_some_and(is_name_of_run);
+            if is_ours && (all || !known.contains(&path)) {
+                remove_file(&path)?;
             }
         }
         Ok(())
     }
 }
 
-/// Creates the folder and takes its lock.
-fn lock_folder(folder: &Path) -> Result<File> {
-    let path = folder.join(LOCK_FILE);
-    let failed = |source| ReaderError::Write { file: path.clone(), source };
-    fs::create_dir_all(folder).map_err(failed)?;
-    let lock = File::create(&path).map_err(failed)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
-        Err(TryLockError::WouldBlock) => {
-            let message = format!("another process is making a dictionary in {}", folder.display());
-            Err(ReaderError::Invalid { message })
-        }
+impl Record {
+    /// Whether counts of the one can be used for the other.
+    fn is_of(&self, other: &Self) -> bool {
+        let key = |record: &Self| (record.format_version, record.schema, record.on_bad_row);
+        key(self) == key(other)
     }
+}
+
+/// Whether a file of this name is a run of ours, or what a crash has left of one.
+fn is_name_of_run(name: &str) -> bool {
+    let unfinished = name.strip_prefix(".tmp-").and_then(|name| Some(name.rsplit_once('-')?.0));
+    let locked = name.strip_prefix('.').and_then(|name| name.strip_suffix(".lock"));
+    let (is_left, name) = (unfinished.or(locked).is_some(), unfinished.or(locked).unwrap_or(name));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let merged = name.strip_prefix(MERGED).and_then(|rest| rest.split_once('-'));
+    name.strip_prefix(RUN).is_some_and(is_number)
+        || is_left && name == STATE_FILE
+        || merged.is_some_and(|(round, group)| is_number(round) && is_number(group))
 }

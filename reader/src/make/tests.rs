@@ -130,7 +130,9 @@ fn a_call_that_failed_goes_on_at_its_file() {
     assert!(message_of(&[&*good, b"0\tx\n"].concat()).contains("b.txt, line 3001"));
     assert!(!folder.path().join(DICTIONARY_FILE).exists());
     // What the crash left behind of the second file, and rubbish, does not count.
-    fs::write(folder.path().join("counting/run-9"), "half a run").unwrap();
+    let [rubbish, mine] = ["run-9", "my-only-copy"].map(|name| folder.path().join("counting").join(name));
+    fs::write(&rubbish, "half a run").unwrap();
+    fs::write(&mine, "precious").unwrap();
 
     fs::write(&files[1], &good).unwrap();
     let mut seen = Vec::new();
@@ -142,6 +144,9 @@ fn a_call_that_failed_goes_on_at_its_file() {
     assert!(seen.iter().all(|progress| progress.file == 1 && progress.num_files == 2));
     assert_eq!(seen.last().map(|progress| progress.rows), Some(3000));
     assert_eq!(report.dictionary.columns(), naive_columns(&text, options.rule));
+    // What somebody else keeps there stays.
+    assert!(!rubbish.exists() && !folder.path().join("counting/state.json").exists());
+    assert_eq!(fs::read_to_string(mine).unwrap(), "precious");
 }
 
 #[test]
@@ -213,9 +218,10 @@ fn what_cannot_be_done_is_refused_with_the_remedy() {
         message_of(&[folder.path().join("none").into()], &MakeOptions::default()).contains("cannot open")
     );
 
-    let state = State::open(folder.path(), Schema::criteo(), BadRowPolicy::Error, &files).unwrap();
+    let other = DictionaryFolder::open(folder.path()).unwrap();
+    assert!(other.try_lock());
     assert!(message_of(&files, &MakeOptions::default()).contains("another process is making a dictionary"));
-    drop(state);
+    drop(other);
     make(&files, folder.path(), &MakeOptions::default()).unwrap();
 }
 

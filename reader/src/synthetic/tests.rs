@@ -69,6 +69,42 @@ fn what_is_there_already_is_not_made_again() {
 }
 
 #[test]
+fn data_in_use_is_shared_and_other_data_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = |seed| SyntheticOptions { train_rows: 900, valid_rows: 100, ..options(seed, false) };
+    let obtain = |seed| obtain(&small(seed), folder.path(), &Pool::new(1), &mut |_| ());
+    let first = obtain(1).unwrap();
+    let text = fs::read(&first.report.train_file).unwrap();
+    let second = obtain(1).unwrap();
+    assert!(!first.report.reused && second.report.reused);
+    let refused = obtain(2).unwrap_err().to_string();
+    assert!(refused.contains("in use by another run") && refused.contains("--output-dir"), "{refused}");
+    assert!(fs::read(&first.report.train_file).unwrap() == text, "a refused run changes nothing");
+    drop((first, second));
+    assert!(!obtain(2).unwrap().report.reused);
+}
+
+#[test]
+fn who_comes_while_data_is_made_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = options(1, false);
+    let run = || {
+        let mut events = Vec::new();
+        let obtained = obtain(&options, folder.path(), &Pool::new(1), &mut |event| events.push(event));
+        (obtained.unwrap().report, events)
+    };
+    let ends: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(run)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(ends.iter().filter(|(report, _)| !report.reused).count(), 1, "made once");
+    for (report, events) in &ends {
+        assert_eq!(events.contains(&SyntheticEvent::Begins), !report.reused);
+        assert!(find(&options, folder.path()).is_some());
+    }
+}
+
+#[test]
 fn progress_ends_with_all_rows() {
     let folder = tempfile::tempdir().unwrap();
     let mut seen = Vec::new();

@@ -9,8 +9,8 @@ use headlong_device::pool::Pool;
 
 use super::quality::Scored;
 use super::truth::{Row, Truth};
-use crate::aside::write_file_aside;
 use crate::error::{ReaderError, Result};
+use crate::output::write_file;
 
 /// Rows of one task; in compressed files also the rows of one gzip member, so part of the format.
 const BLOCK_ROWS: u64 = 8192;
@@ -63,7 +63,7 @@ pub(super) fn write_rows(task: &FileTask<'_>, progress: &mut dyn FnMut(u64)) -> 
         return Err(ReaderError::Invalid { message });
     }
     let mut rows = 0;
-    write_file_aside(task.file, |file| {
+    write_file(task.file, |file| {
         for first in (0..num_blocks).step_by(blocks.len()) {
             let count = (num_blocks - first).min(blocks.len() as u64) as usize;
             task.pool.run(count, &|index| {

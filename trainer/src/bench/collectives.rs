@@ -47,7 +47,7 @@ pub fn run(operation: Operation, arguments: &CollectiveArguments) -> Result<()> 
         false => report.text(),
     };
     if let Some(file) = &arguments.plot {
-        std::fs::write(file, plot::svg(&report)).map_err(Error::io("write", file))?;
+        output::write_file(file, &plot::svg(&report))?;
     }
     output::answer(&arguments.json, &text, &report.document())?;
     if arguments.json.json || arguments.compat {

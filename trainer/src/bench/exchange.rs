@@ -13,6 +13,7 @@ use super::collectives::backend::Backend;
 use super::collectives::job::{Job, Measured, Outcome};
 use super::collectives::operation::{Operation, Place};
 use crate::Registry;
+use crate::cli::files::of_training;
 use crate::cli::{JsonOutput, TrainArguments};
 use crate::config::{CompressChoice, Config, DeduplicateChoice};
 use crate::crew::local_topology;
@@ -27,6 +28,7 @@ use clap::Args;
 use count::Counted;
 use headlong_embedding::hybrid::split::Split;
 use headlong_embedding::hybrid::traffic::Exchange;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use subject::{Messages, Step};
 
@@ -82,6 +84,8 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
         return measure(backend, &messages, &collective_arguments(&config, arguments, &messages), file)
             .map(drop);
     }
+    let files = of_training(&arguments.train, &config).writes("--json-file", &arguments.json.json_file);
+    files.check_for_one_process()?;
     let machine = Machine::detect();
     let place = outlook::Place { machine: &machine, ranks_here: None, separate: false, registry };
     if let Some((_, error)) = outlook::what_cannot_fit(&config, &place)? {
@@ -92,13 +96,12 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
     let placement = prepared.placement(&config, &local_topology(&config), registry)?;
     let split = placement.split.as_ref().ok_or_else(too_few_ranks)?;
     let counted = count::count(&config, &prepared, &placement, arguments.batches, threads)?;
-    let file = config.run.output_dir.join(format!("bench-exchange-{}.json", std::process::id()));
+    // For the processes that measure; removed when it is dropped.
+    let file = tempfile::NamedTempFile::new().map_err(Error::failed("a file for the messages"))?;
     let text = serde_json::json!(counted.messages).to_string();
-    std::fs::write(&file, text).map_err(Error::io("write", &file))?;
-    let answers = measure_all(arguments, &config, &counted, &file);
-    // Nobody needs it any more, whatever has come of it.
-    let _ = std::fs::remove_file(&file);
-    answer(arguments, &config, split, &counted, answers?)
+    file.as_file().write_all(text.as_bytes()).map_err(Error::io("write", file.path()))?;
+    let answers = measure_all(arguments, &config, &counted, file.path())?;
+    answer(arguments, &config, split, &counted, answers)
 }
 
 fn too_few_ranks() -> Error {

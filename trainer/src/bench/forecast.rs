@@ -70,7 +70,7 @@ pub fn run(arguments: &ForecastArguments) -> Result<()> {
             let found = describe(arguments)?;
             let text = toml::to_string(&found).map_err(Error::failed("writing a description as TOML"))?;
             let text = format!("# This machine, measured by `headlong bench forecast --write`.\n{text}");
-            std::fs::write(path, &text).map_err(Error::io("write", path))?;
+            output::write_file(path, &text)?;
             output::print(&text)
         }
         (None, Some(name)) => compare(arguments, name),

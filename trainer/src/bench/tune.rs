@@ -9,15 +9,13 @@ use super::collectives::backend::Backend;
 use super::collectives::job::{self, Answer, Outcome};
 use super::collectives::operation::{Operation, Place};
 use super::collectives::statistics::Distribution;
-use crate::atomic_file::AtomicFile;
 use crate::error::{Error, Result};
 use crate::output::{self, say};
 use crate::plan::tuned;
 use clap::Args;
 use headlong_comm::tuning::{Measurement, Tuning};
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Arguments of `headlong bench tune`.
 #[derive(Debug, Args)]
@@ -119,7 +117,7 @@ pub fn run(arguments: &TuneArguments) -> Result<()> {
     let text = if as_costs { costs_text(&tuning, arguments.backend[0])? } else { tuning.write() + "\n" };
     match &arguments.output {
         Some(path) => {
-            write(path, &text).map_err(Error::io("write", path))?;
+            output::write_file(path, &text)?;
             output::print(&summary(&tuning))
         }
         None => output::print(&text),
@@ -226,10 +224,4 @@ fn costs_text(tuning: &Tuning, backend: Backend) -> Result<String> {
         tuning.measurements[0].ranks,
         tuning.measurements[0].nodes
     ))
-}
-
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    let file = AtomicFile::create(path)?;
-    file.file().write_all(text.as_bytes())?;
-    file.commit()
 }

@@ -1,7 +1,7 @@
 //! The program: reads the command line, calls the command, prints errors, gives the exit code.
 
-use super::completions;
 use super::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments};
+use super::{completions, files};
 use crate::Registry;
 use crate::bench::collectives::{self, operation::Operation};
 use crate::error::Result;
@@ -47,6 +47,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
 }
 
 fn dispatch(command: Command, registry: &Registry) -> Result<()> {
+    files::check(&command)?;
     match command {
         Command::Train(arguments) => train(&arguments, registry),
         Command::Eval(arguments) => inference::eval(&arguments, registry),
@@ -73,6 +74,7 @@ fn dispatch(command: Command, registry: &Registry) -> Result<()> {
 fn train(arguments: &TrainArguments, registry: &Registry) -> Result<()> {
     let (config, options) = arguments.resolve(registry)?;
     config.require_data()?;
+    files::of_training(arguments, &config).check()?;
     crate::train::run(&config, &options)
 }
 

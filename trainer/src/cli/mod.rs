@@ -3,6 +3,7 @@
 
 mod completions;
 mod dispatch;
+pub mod files;
 mod settings;
 pub mod train_arguments;
 

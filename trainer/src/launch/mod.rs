@@ -5,10 +5,13 @@
 //! others get a short time to say so themselves; then they are ended. A child does not outlive its launcher, even one that is
 //! killed: the system ends it.
 
+mod one_process;
 mod output;
 mod places;
 mod told;
 mod verdict;
+
+pub use one_process::{does_the_work, launched};
 
 use crate::cli::{Bind, LaunchArguments};
 use crate::config::seconds;

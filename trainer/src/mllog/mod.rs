@@ -17,11 +17,10 @@
 
 mod hyperparameters;
 
-use crate::atomic_file::AtomicFile;
 use crate::config::Config;
 use crate::error::{Error, Result};
+use headlong_device::files::GrowingFile;
 use serde_json::{Map, Value, json};
-use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
@@ -42,7 +41,7 @@ pub struct Place {
 /// A log that is being written.
 #[derive(Debug)]
 pub struct MlLog {
-    file: File,
+    file: GrowingFile,
     path: PathBuf,
     has_begun: bool,
     has_eval_samples: bool,
@@ -56,13 +55,10 @@ impl MlLog {
     /// # Errors
     /// A file that cannot be written; one to go on with that holds something else.
     pub fn open(path: &Path, config: &Config, resumed: Option<u64>) -> Result<Self> {
-        let kept = match resumed {
+        let (kept, file) = match resumed {
             Some(step) => keep_until(path, step)?,
-            None => Vec::new(),
+            None => (Vec::new(), GrowingFile::open(path, false).map_err(Error::io("write", path))?),
         };
-        let mut options = OpenOptions::new();
-        options.create(true).write(true).append(resumed.is_some()).truncate(resumed.is_none());
-        let file = options.open(path).map_err(Error::io("write", path))?;
         let has = |key: &str| kept.iter().any(|line| line["key"] == key);
         let block =
             kept.iter().rev().find(|line| line["key"] == "block_start" || line["key"] == "block_stop");
@@ -204,11 +200,15 @@ impl Place {
     }
 }
 
-/// Leaves in a log what had happened up to `step`, and gives these lines. A log that is not there is empty.
-fn keep_until(path: &Path, step: u64) -> Result<Vec<Value>> {
-    let text = match std::fs::read_to_string(path) {
+/// Leaves in a log what had happened up to `step`, and gives these lines and the log. A log that is not there is empty.
+fn keep_until(path: &Path, step: u64) -> Result<(Vec<Value>, GrowingFile)> {
+    let text = match std::fs::metadata(path).and_then(|found| match found.is_file() {
+        true => std::fs::read_to_string(path),
+        // What a pipe was given is gone.
+        false => Ok(String::new()),
+    }) {
         Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(error) => return Err(Error::io("read", path)(error)),
     };
     let (mut kept, mut lines) = (Vec::new(), String::new());
@@ -226,8 +226,6 @@ fn keep_until(path: &Path, step: u64) -> Result<Vec<Value>> {
             kept.push(parsed);
         }
     }
-    let file = AtomicFile::create(path).map_err(Error::io("write", path))?;
-    file.file().write_all(lines.as_bytes()).map_err(Error::io("write", path))?;
-    file.commit().map_err(Error::io("write", path))?;
-    Ok(kept)
+    let file = GrowingFile::replace(path, &lines).map_err(Error::io("write", path))?;
+    Ok((kept, file))
 }

@@ -1,6 +1,7 @@
 //! `headlong plan --cluster`: plans for machines that are not here.
 
 use crate::Registry;
+use crate::cli::files::of_plan;
 use crate::cli::{ClusterArguments, JsonOutput, PlanArguments};
 use crate::config::ranges::range_of;
 use crate::config::{Config, TableRows};
@@ -34,6 +35,7 @@ pub(super) fn run(arguments: &PlanArguments, name: &str, registry: &Registry) ->
         return output::print(&texts.join("\n"));
     }
     let (config, options) = arguments.train.resolve(registry)?;
+    of_plan(arguments, &config).check_for_one_process()?;
     let cluster = described(asked, name)?;
     let outlook = Outlook::of(&config)?;
     let (rows, note) = (&outlook.rows, outlook.note());
@@ -47,7 +49,7 @@ pub(super) fn run(arguments: &PlanArguments, name: &str, registry: &Registry) ->
     if let Some(path) = &asked.plot {
         let practice = report::practice(&workload);
         let placing = Placing { workload: &workload, cluster: &cluster, practice: &practice };
-        std::fs::write(path, placing.picture(&report.best)).map_err(Error::io("write", path))?;
+        output::write_file(path, &placing.picture(&report.best))?;
     }
     let document = serde_json::to_value(&report).expect("a plan has a JSON form");
     let text = format!("plan of {} for {}\n{note}{}", options.origin, cluster.name, report.to_text());

@@ -3,9 +3,9 @@
 use super::events::At;
 use crate::cli::LogTarget;
 use crate::error::{Error, Result};
+use headlong_device::files::GrowingFile;
 use serde::Serialize;
 use serde_json::Value;
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -28,16 +28,14 @@ impl JsonLog {
     /// Opens the log. A resumed run appends to a file, any other replaces it.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be opened.
+    /// [`Error::Io`] where the file cannot be opened, or another process writes it.
     pub fn open(target: &LogTarget, append: bool, started: Instant) -> Result<Self> {
         match target {
             LogTarget::Stdout => {
                 Ok(Self::new(Box::new(std::io::stdout()), "standard output".into(), started))
             }
             LogTarget::File(path) => {
-                let mut options = OpenOptions::new();
-                options.create(true).write(true).append(append).truncate(!append);
-                let file = options.open(path).map_err(Error::io("write", path))?;
+                let file = GrowingFile::open(path, append).map_err(Error::io("write", path))?;
                 Ok(Self::new(Box::new(file), path.clone(), started))
             }
         }

@@ -184,17 +184,20 @@ impl Session {
     }
 }
 
+/// Is handed logits and labels, batch by batch.
+pub type Take<'a> = dyn FnMut(&[f32], &[f32]) -> Result<()> + 'a;
+
 /// Predicts everything that `reader` gives and hands logits and labels to `take`, batch by batch. Returns the bad lines that
 /// were skipped.
 ///
 /// # Errors
-/// Data that cannot be read.
-pub fn predict_all(
-    crew: &Crew,
-    reader: &mut dyn Reader,
-    take: &mut dyn FnMut(&[f32], &[f32]),
-) -> Result<SkipReport> {
-    predict_all_with(crew, reader, &mut |batch| crew.predict(batch, take))
+/// Data that cannot be read; an error of `take`, which is handed nothing more.
+pub fn predict_all(crew: &Crew, reader: &mut dyn Reader, take: &mut Take<'_>) -> Result<SkipReport> {
+    predict_all_with(crew, reader, &mut |batch| {
+        let mut taken = Ok(());
+        crew.predict(batch, &mut |logits, labels| taken = take(logits, labels))?;
+        taken
+    })
 }
 
 /// Calls `predict`, which works with `crew`, with every batch of `reader`. Returns the bad lines that were skipped.

@@ -2,7 +2,7 @@
 
 mod evaluations;
 mod milestones;
-mod prepare;
+pub(crate) mod prepare;
 mod progress;
 pub(crate) mod remarks;
 
@@ -10,7 +10,7 @@ pub use prepare::Prepared;
 
 use crate::arithmetic::Ceiling;
 use crate::checkpoint::{self, Checkpoint};
-use crate::cli::TrainOptions;
+use crate::cli::{LogTarget, TrainOptions};
 use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::crew::{Crew, CrewOptions};
 use crate::data::{self, Reads, count_samples, failed};
@@ -21,6 +21,7 @@ use crate::mllog::MlLog;
 use crate::outlook::{self, Place};
 use crate::placement::Placement;
 use crate::plan::Plan;
+use crate::plan_command::{OfRun, Planned};
 use crate::report::{self, At, Done, Reporter};
 use crate::session::{
     EvalRanks, EvalRanksOptions, Session, Start, check_eval_ranks, open_directory, steps_of_epochs,
@@ -54,7 +55,7 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         },
     )?;
     let mut reporter = match job.leads() {
-        true => Reporter::new(options.log_json.as_ref(), resumed.is_some())?,
+        true => Reporter::new(log_target(options), resumed.is_some())?,
         false => Reporter::quiet(None),
     };
     let outcome = run_with(&mut job, preparing, options, resumed.as_ref(), &mut reporter);
@@ -64,6 +65,12 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         Err(error) => reporter.error(error, remarks::place(error))?,
     }
     outcome
+}
+
+/// Where the JSON log goes. A dry run leaves the log of an earlier run alone; to standard output it writes nothing else, either.
+fn log_target(options: &TrainOptions) -> Option<&LogTarget> {
+    let target = options.log_json.as_ref();
+    target.filter(|target| !options.dry_run || **target == LogTarget::Stdout)
 }
 
 fn run_with(
@@ -82,6 +89,9 @@ fn run_with(
     if options.resume && resumed.is_none() {
         reporter.note("--resume: there is no checkpoint yet, so training starts from the beginning");
     }
+    if options.dry_run {
+        return dry_run(job, options, resumed, reporter);
+    }
     refuse_what_cannot_fit(job, options, reporter)?;
     let stop = StopRequest::listen()?;
     let mllog = open_mllog(job, options, resumed)?;
@@ -91,9 +101,6 @@ fn run_with(
     let placement = prepared.placement(config, &job.topology(), &options.registry)?;
     job.check_same("the places of rows", placement.fingerprint())?;
     let plan = prepared.plan(config, &placement, options, reporter)?;
-    if options.dry_run {
-        return Ok(());
-    }
     prepared.train_rows = train_rows(config, options, &prepared, threads, reporter)?;
     let session = open_session(job, options, &prepared, placement, resumed)?;
     announce(config, options, &prepared, &plan, &session, reporter)?;
@@ -107,7 +114,7 @@ fn run_with(
         meter: Meter::new(&session),
         saved: None,
         is_first_step: true,
-        best_possible_auc: prepared.synthetic.as_ref().map(|report| report.best_auc),
+        best_possible_auc: prepared.synthetic().map(|report| report.best_auc),
         stop,
         session,
         config,
@@ -141,11 +148,29 @@ fn refuse_what_cannot_fit(job: &Job, options: &TrainOptions, reporter: &Reporter
     }
 }
 
+/// Prints the plan, made of what is there, and refuses what does not fit. Writes nothing.
+fn dry_run(
+    job: &Job,
+    options: &TrainOptions,
+    resumed: Option<&Checkpoint>,
+    reporter: &Reporter,
+) -> Result<()> {
+    prepare::check_beginning(&job.config, &job.config.data.train)?;
+    let ranks_here = job.processes_here();
+    let machine = Machine::detect_with(job.config.run.device)?;
+    let place =
+        Place { machine: &machine, ranks_here, separate: ranks_here.is_some(), registry: &options.registry };
+    let of_run = OfRun { resumed, topology: &job.topology(), data_rows: None };
+    let planned = Planned::new(&job.config, &place, &of_run)?;
+    reporter.result(&planned.text(&options.origin));
+    planned.fits
+}
+
 /// The checkpoint that `--resume` goes on from.
 fn find_checkpoint(config: &Config, options: &TrainOptions, leads: bool) -> Result<Option<Checkpoint>> {
     match &config.checkpoint.dir {
         Some(dir) if options.resume && dir.exists() => {
-            if leads {
+            if leads && !options.dry_run {
                 // Opening the directory brings back a checkpoint that a crash had left under an interim name.
                 drop(open_directory(config, 1)?);
             }
@@ -269,7 +294,7 @@ fn announce(
 
 /// The log of MLPerf's form, where one is asked for: its first lines come before anything is read.
 fn open_mllog(job: &Job, options: &TrainOptions, resumed: Option<&Checkpoint>) -> Result<Option<MlLog>> {
-    let path = options.mllog.as_ref().filter(|_| job.leads() && !options.dry_run);
+    let path = options.mllog.as_ref().filter(|_| job.leads());
     let step = resumed.map(|checkpoint| checkpoint.manifest().state.step);
     path.map(|path| MlLog::open(path, &job.config, step)).transpose()
 }

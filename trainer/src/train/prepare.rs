@@ -13,7 +13,7 @@ use crate::placement::Placement;
 use crate::plan::{Facts, Plan};
 use crate::report::{DataSummary, Reporter, count};
 use crate::session::{SessionData, config_of_eval_ranks};
-use crate::statistics;
+use crate::statistics::{self, Counting};
 use headlong_comm::Topology;
 use headlong_device::pool::Pool;
 use headlong_embedding::hybrid::statistics::Statistics;
@@ -21,7 +21,8 @@ use headlong_reader::IdMapper;
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHot;
-use headlong_reader::synthetic::{self, SyntheticOptions, SyntheticReport};
+use headlong_reader::synthetic::{self, SyntheticData, SyntheticEvent, SyntheticOptions, SyntheticReport};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 /// Folder of the synthetic data in the output folder.
@@ -33,8 +34,8 @@ pub struct Prepared {
     pub train: Vec<DataFile>,
     /// Validation files.
     pub valid: Vec<DataFile>,
-    /// The report of the synthetic data, where that is what the run trains on.
-    pub synthetic: Option<SyntheticReport>,
+    /// The synthetic data, where that is what the run trains on: no other run replaces it as long as this value lives.
+    synthetic: Option<SyntheticData>,
     /// The dictionary, where ids come from one.
     pub dictionary: Option<RunDictionary>,
     /// Rows of the training files, where known.
@@ -62,7 +63,50 @@ impl Prepared {
         threads: usize,
         reporter: &Reporter,
     ) -> Result<Self> {
-        let mut prepared = Self {
+        let mut prepared = Self::named_by(config);
+        if prepared.train.is_empty() {
+            prepared.make_synthetic(config, threads, reporter)?;
+        } else {
+            check_beginning(config, &prepared.train)?;
+            prepared.train_rows = data::known_samples(config, &prepared.train)?;
+        }
+        if config.data.ids == Ids::Dictionary {
+            prepared.dictionary = Some(match resumed {
+                Some(checkpoint) => RunDictionary::of_checkpoint(checkpoint, config)?,
+                None => RunDictionary::find_or_build(config, &prepared.train, threads, reporter)?,
+            });
+        }
+        prepared.count(config, resumed, (threads, true), reporter)?;
+        Ok(prepared)
+    }
+
+    /// What is there already, for a plan: writes nothing. None where data or a dictionary would have to be made first.
+    ///
+    /// # Errors
+    /// Files that cannot be read.
+    pub fn as_it_is(config: &Config, resumed: Option<&Checkpoint>) -> Result<Option<Self>> {
+        let mut prepared = Self::named_by(config);
+        if prepared.train.is_empty() {
+            let folder = config.run.output_dir.join(SYNTHETIC_FOLDER);
+            let Some(report) = synthetic::find(&synthetic_options(config), &folder) else { return Ok(None) };
+            prepared.train_on(&report);
+        } else {
+            prepared.train_rows = data::known_samples(config, &prepared.train)?;
+        }
+        if config.data.ids == Ids::Dictionary {
+            prepared.dictionary = RunDictionary::that_is_there(config, &prepared.train, resumed)?;
+            if prepared.dictionary.is_none() {
+                return Ok(None);
+            }
+        }
+        let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
+        prepared.count(config, resumed, (threads, false), &Reporter::quiet(None))?;
+        Ok(Some(prepared))
+    }
+
+    /// The files that the configuration names, of which nothing is known.
+    fn named_by(config: &Config) -> Self {
+        Self {
             train: config.data.train.clone(),
             valid: config.data.valid.clone(),
             synthetic: None,
@@ -73,46 +117,38 @@ impl Prepared {
             multi_hot: OnceLock::new(),
             statistics: None,
             ranks_here: None,
-        };
-        if prepared.train.is_empty() {
-            prepared.make_synthetic(config, threads, reporter)?;
-        } else {
-            check_beginning(config, &prepared.train)?;
-            prepared.train_rows = data::known_samples(config, &prepared.train)?;
         }
-        prepared.needs_no_bags = !data::is_drawn(config, &[&prepared.train, &prepared.valid])?;
-        if config.data.ids == Ids::Dictionary {
-            let found = match resumed {
-                Some(checkpoint) => RunDictionary::of_checkpoint(checkpoint)?,
-                None => RunDictionary::find_or_build(config, &prepared.train, threads, reporter)?,
-            };
-            prepared.train_rows = prepared.train_rows.or(found.counted_rows());
-            prepared.dictionary = Some(found);
-        }
-        let dictionary_rows = prepared.dictionary.as_ref().map(RunDictionary::table_rows);
-        prepared.table_rows = config.table_rows(dictionary_rows.as_deref())?;
-        if config.run.ranks > 1 {
-            prepared.statistics = Some(prepared.statistics(config, resumed, threads, reporter)?);
-        }
-        Ok(prepared)
     }
 
-    /// The statistics that the checkpoint holds, or those of the first batches.
-    fn statistics(
-        &self,
+    /// Counts what follows from files and dictionary: rows of tables, and how frequent they are. `is_kept`: statistics that are counted
+    /// now are left for the next run.
+    fn count(
+        &mut self,
         config: &Config,
         resumed: Option<&Checkpoint>,
-        threads: usize,
+        (threads, is_kept): (usize, bool),
         reporter: &Reporter,
-    ) -> Result<Statistics> {
+    ) -> Result<()> {
+        self.needs_no_bags = !data::is_drawn(config, &[&self.train, &self.valid])?;
+        let dictionary = self.dictionary.as_ref();
+        self.train_rows = self.train_rows.or(dictionary.and_then(RunDictionary::counted_rows));
+        self.table_rows = config.table_rows(dictionary.map(RunDictionary::table_rows).as_deref())?;
         let kept = resumed.map(statistics::of_checkpoint).transpose()?.flatten();
-        match kept {
-            Some(kept) => Ok(kept),
-            None => {
-                let ids = self.id_mapper(config)?;
-                statistics::find_or_count(config, &self.table_rows, &self.train, ids, threads, reporter)
+        self.statistics = match (config.run.ranks, kept) {
+            (1, _) => None,
+            (_, Some(kept)) => Some(kept),
+            (_, None) => {
+                let counting = Counting {
+                    table_rows: &self.table_rows,
+                    files: &self.train,
+                    ids: self.id_mapper(config)?,
+                    dictionary: dictionary.map(RunDictionary::checksum),
+                    is_kept,
+                };
+                Some(counting.find_or_count(config, threads, reporter)?)
             }
-        }
+        };
+        Ok(())
     }
 
     /// Where the rows lie.
@@ -124,23 +160,24 @@ impl Prepared {
     }
 
     fn make_synthetic(&mut self, config: &Config, threads: usize, reporter: &Reporter) -> Result<()> {
-        let settings = &config.synthetic;
-        let options = SyntheticOptions {
-            seed: settings.seed,
-            train_rows: settings.train_rows,
-            valid_rows: settings.valid_rows,
-            scale: settings.scale,
-            gzip: settings.gzip,
-        };
+        let options = synthetic_options(config);
         let folder = config.run.output_dir.join(SYNTHETIC_FOLDER);
-        reporter.note(&format!(
-            "no --data: writing synthetic Criteo-format data, {} + {} rows, to {}",
-            count(options.train_rows),
-            count(options.valid_rows),
-            folder.display()
-        ));
-        let report = synthetic::generate(&options, &folder, &Pool::new(threads), &mut |_| {})
-            .map_err(|error| failed("the synthetic data cannot be written", error))?;
+        let mut hear = |event| match event {
+            SyntheticEvent::Begins => reporter.note(&format!(
+                "no --data: writing synthetic Criteo-format data, {} + {} rows, to {}",
+                count(options.train_rows),
+                count(options.valid_rows),
+                folder.display()
+            )),
+            SyntheticEvent::Waits => reporter.note(&format!(
+                "no --data: another process writes synthetic data to {}: waiting for it",
+                folder.display()
+            )),
+            SyntheticEvent::Rows(_) => {}
+        };
+        let data = synthetic::obtain(&options, &folder, &Pool::new(threads), &mut hear)
+            .map_err(|error| failed("there is no synthetic data to train on", error))?;
+        let report = &data.report;
         reporter.result(&format!(
             "data      {} and {} ({}); click rate {:.4}; best possible AUC {:.5}, log loss {:.5}",
             report.train_file.display(),
@@ -150,16 +187,25 @@ impl Prepared {
             report.best_auc,
             report.best_log_loss
         ));
+        self.train_on(report);
+        self.synthetic = Some(data);
+        Ok(())
+    }
+
+    fn train_on(&mut self, report: &SyntheticReport) {
         self.train = vec![report.train_file.clone().into()];
         if self.valid.is_empty() {
             self.valid = vec![report.valid_file.clone().into()];
         }
-        self.train_rows = Some(options.train_rows);
-        self.synthetic = Some(report);
-        Ok(())
+        self.train_rows = Some(report.options.train_rows);
     }
 
-    /// Prints the plan, briefly unless it is all that was asked for, and refuses what does not fit; `options` say where the
+    /// The report of the synthetic data, where that is what the run trains on.
+    pub fn synthetic(&self) -> Option<&SyntheticReport> {
+        self.synthetic.as_ref().map(|data| &data.report)
+    }
+
+    /// Prints the plan, briefly where it fits, and refuses what does not fit; `options` say where the
     /// configuration is from and what kinds of tables there are.
     ///
     /// # Errors
@@ -183,8 +229,7 @@ impl Prepared {
             ..Facts::new(&self.table_rows, &machine, registry)
         };
         let plan = Plan::new(config, &facts);
-        let is_asked_for = options.dry_run || !plan.fits;
-        let text = if is_asked_for { plan.to_text() } else { plan.summary() };
+        let text = if plan.fits { plan.summary() } else { plan.to_text() };
         reporter.result(&format!("plan of {}\n{text}", options.origin));
         plan.check(config, &facts)?;
         if let Some(count) = config.run.eval_ranks {
@@ -259,7 +304,7 @@ impl Prepared {
 ///
 /// # Errors
 /// The first line or header that is not what is expected.
-fn check_beginning(config: &Config, files: &[DataFile]) -> Result<()> {
+pub(super) fn check_beginning(config: &Config, files: &[DataFile]) -> Result<()> {
     if data::format_of(config, files)? == Format::Criteo {
         if config.data.on_bad_row == OnBadRow::Skip {
             return Ok(());
@@ -271,5 +316,22 @@ fn check_beginning(config: &Config, files: &[DataFile]) -> Result<()> {
     match files.iter().any(DataFile::is_stream) {
         true => Ok(()),
         false => data::check_columns(config, &*data::open_source(config, files, 1)?, true),
+    }
+}
+
+/// The files of the synthetic data of a run.
+pub(crate) fn synthetic_files(config: &Config) -> [PathBuf; 2] {
+    synthetic_options(config).files(&config.run.output_dir.join(SYNTHETIC_FOLDER))
+}
+
+/// The synthetic data that a configuration asks for.
+fn synthetic_options(config: &Config) -> SyntheticOptions {
+    let settings = &config.synthetic;
+    SyntheticOptions {
+        seed: settings.seed,
+        train_rows: settings.train_rows,
+        valid_rows: settings.valid_rows,
+        scale: settings.scale,
+        gzip: settings.gzip,
     }
 }

@@ -149,6 +149,12 @@ impl Run {
         self
     }
 
+    /// The same arguments of another command.
+    pub fn of_command(mut self, command: &str) -> Self {
+        self.arguments[0] = command.to_owned();
+        self
+    }
+
     /// With a flag that takes a path.
     pub fn path(self, flag: &str, path: &Path) -> Self {
         self.with(&[flag, path.to_str().unwrap()])

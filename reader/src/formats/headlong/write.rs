@@ -3,18 +3,19 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use headlong_device::files::OutputFile;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::{BLOCKS_FROM, END, Header, MAGIC, MOST_BLOCK_BYTES};
-use crate::aside::Aside;
 use crate::error::{ReaderError, Result};
 use crate::formats::Sink;
+use crate::output;
 use crate::samples::{DenseValues, Hotness, Samples};
 
 /// Writes one file.
 pub struct HeadlongSink {
     path: PathBuf,
-    file: Aside,
+    file: OutputFile,
     header: Header,
     /// Samples that do not fill a block yet.
     pending: Samples,
@@ -40,8 +41,8 @@ impl HeadlongSink {
         bytes.extend_from_slice(&json);
         bytes.resize((bytes.len() + 8).next_multiple_of(BLOCKS_FROM as usize) - 8, 0);
         bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
-        let mut file = Aside::create(path)?;
-        file.write_all(&bytes).map_err(|error| file.error(error))?;
+        let mut file = output::create(path)?;
+        file.write_all(&bytes).map_err(output::write_error(path))?;
         let mut pending = Samples::default();
         pending.clear(&header.schema);
         let at = bytes.len() as u64;
@@ -65,7 +66,7 @@ impl HeadlongSink {
             );
             return Err(ReaderError::Format { file: self.path.clone(), message });
         }
-        self.file.write_all(&self.block).map_err(|error| self.file.error(error))?;
+        self.file.write_all(&self.block).map_err(output::write_error(&self.path))?;
         self.at += self.block.len() as u64;
         self.ends.push(self.at);
         self.num_samples += self.pending.num_samples as u64;
@@ -102,8 +103,8 @@ impl Sink for HeadlongSink {
         checksum.update(&index);
         index.extend_from_slice(&checksum.digest().to_le_bytes());
         index.extend_from_slice(END);
-        self.file.write_all(&index).map_err(|error| self.file.error(error))?;
-        self.file.finish()?;
+        self.file.write_all(&index).map_err(output::write_error(&self.path))?;
+        output::commit(self.file)?;
         Ok(vec![self.path])
     }
 }

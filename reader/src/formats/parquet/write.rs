@@ -10,13 +10,14 @@ use ::parquet::file::metadata::KeyValue;
 use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::types::Type;
+use headlong_device::files::OutputFile;
 
 use super::SCHEMA_KEY;
-use crate::aside::Aside;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::error::{ReaderError, Result};
 use crate::formats::Sink;
 use crate::hashing::MISSING_ID;
+use crate::output;
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, IdBags, Samples};
 
 /// Samples of a row group.
@@ -26,7 +27,7 @@ const GROUP_SAMPLES: usize = 1 << 16;
 /// ids as lists of them. Compressed by Snappy.
 pub struct ParquetSink {
     path: PathBuf,
-    writer: SerializedFileWriter<Aside>,
+    writer: SerializedFileWriter<OutputFile>,
     schema: DataSchema,
     pending: Samples,
 }
@@ -50,7 +51,7 @@ impl ParquetSink {
         schema: &DataSchema,
         metadata: Option<Vec<KeyValue>>,
     ) -> Result<Self> {
-        let aside = Aside::create(path)?;
+        let file = output::create(path)?;
         let failed = |error: ParquetError| write_error(path, error);
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
@@ -58,7 +59,7 @@ impl ParquetSink {
             .set_key_value_metadata(metadata)
             .build();
         let message = Arc::new(message(schema).map_err(failed)?);
-        let writer = SerializedFileWriter::new(aside, message, Arc::new(properties)).map_err(failed)?;
+        let writer = SerializedFileWriter::new(file, message, Arc::new(properties)).map_err(failed)?;
         let mut pending = Samples::default();
         pending.clear(schema);
         Ok(Self { path: path.to_owned(), writer, schema: schema.clone(), pending })
@@ -75,7 +76,7 @@ impl ParquetSink {
 }
 
 fn write_error(path: &Path, error: ParquetError) -> ReaderError {
-    ReaderError::Write { file: path.to_owned(), source: std::io::Error::other(error) }
+    output::write_error(path)(std::io::Error::other(error))
 }
 
 /// The file's schema.
@@ -113,7 +114,7 @@ fn message(schema: &DataSchema) -> Written<Type> {
 }
 
 fn write_columns(
-    group: &mut SerializedRowGroupWriter<'_, Aside>,
+    group: &mut SerializedRowGroupWriter<'_, OutputFile>,
     samples: &Samples,
     schema: &DataSchema,
 ) -> Written<()> {
@@ -161,7 +162,7 @@ fn split_missing<T: Copy>(
 }
 
 fn write_lists(
-    group: &mut SerializedRowGroupWriter<'_, Aside>,
+    group: &mut SerializedRowGroupWriter<'_, OutputFile>,
     bags: &IdBags,
     hotness: Hotness,
     num_samples: usize,
@@ -179,7 +180,7 @@ fn write_lists(
 }
 
 fn write<T: DataType>(
-    group: &mut SerializedRowGroupWriter<'_, Aside>,
+    group: &mut SerializedRowGroupWriter<'_, OutputFile>,
     values: &[T::T],
     defined: Option<&[i16]>,
     repeated: Option<&[i16]>,
@@ -209,8 +210,8 @@ impl Sink for ParquetSink {
             self.write_group()?;
         }
         let path = self.path;
-        let aside = self.writer.into_inner().map_err(|error| write_error(&path, error))?;
-        aside.finish()?;
+        let file = self.writer.into_inner().map_err(|error| write_error(&path, error))?;
+        output::commit(file)?;
         Ok(vec![path])
     }
 }

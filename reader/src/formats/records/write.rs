@@ -3,10 +3,12 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use headlong_device::files::OutputFile;
+
 use super::field::{Field, bad_value};
-use crate::aside::Aside;
 use crate::error::Result;
 use crate::formats::Sink;
+use crate::output;
 use crate::samples::{DataSchema, Samples};
 
 /// What is written: path, bytes before the records, bytes of a record, its fields.
@@ -20,23 +22,22 @@ pub struct RecordSink {
 }
 
 struct Open {
-    path: PathBuf,
-    file: Aside,
+    file: OutputFile,
     record_bytes: usize,
     fields: Vec<Field>,
     buffer: Vec<u8>,
 }
 
 impl RecordSink {
-    /// Creates the files aside.
+    /// Starts the files.
     ///
     /// # Errors
     /// [`crate::ReaderError::Write`].
     pub fn create(schema: DataSchema, files: Vec<FileLayout>) -> Result<Self> {
         let open = |(path, header, record_bytes, fields): FileLayout| -> Result<Open> {
-            let mut file = Aside::create(&path)?;
-            file.write_all(&header).map_err(|error| file.error(error))?;
-            Ok(Open { path, file, record_bytes, fields, buffer: Vec::new() })
+            let mut file = output::create(&path)?;
+            file.write_all(&header).map_err(output::write_error(path))?;
+            Ok(Open { file, record_bytes, fields, buffer: Vec::new() })
         };
         Ok(Self { schema, files: files.into_iter().map(open).collect::<Result<_>>()?, num_samples: 0 })
     }
@@ -46,21 +47,20 @@ impl RecordSink {
         self.num_samples
     }
 
-    /// Completes the files, after `header(file)` has given what goes before the records now that they are counted; it must be as
-    /// long as it was.
+    /// The complete files, which do not have their names yet. `header(file)` gives what goes before the records now that
+    /// they are counted; it must be as long as it was.
     ///
     /// # Errors
     /// [`crate::ReaderError::Write`].
-    pub fn finish_with(self, header: impl Fn(usize) -> Option<Vec<u8>>) -> Result<Vec<PathBuf>> {
-        let mut paths = Vec::new();
-        for (index, mut open) in self.files.into_iter().enumerate() {
+    pub fn complete(self, header: impl Fn(usize) -> Option<Vec<u8>>) -> Result<Vec<OutputFile>> {
+        let mut files = Vec::new();
+        for (index, open) in self.files.into_iter().enumerate() {
             if let Some(bytes) = header(index) {
-                open.file.write_at_start(&bytes)?;
+                open.file.write_at(&bytes, 0).map_err(output::write_error(open.file.path()))?;
             }
-            open.file.finish()?;
-            paths.push(open.path);
+            files.push(open.file);
         }
-        Ok(paths)
+        Ok(files)
     }
 }
 
@@ -72,15 +72,15 @@ impl Sink for RecordSink {
             open.buffer.resize(samples.num_samples * open.record_bytes, 0);
             for field in &open.fields {
                 let encoded = field.encode(&mut open.buffer, open.record_bytes, samples);
-                encoded.map_err(|bad| bad_value(&open.path, self.num_samples, bad))?;
+                encoded.map_err(|bad| bad_value(open.file.path(), self.num_samples, bad))?;
             }
-            open.file.write_all(&open.buffer).map_err(|error| open.file.error(error))?;
+            open.file.write_all(&open.buffer).map_err(output::write_error(open.file.path()))?;
         }
         self.num_samples += samples.num_samples as u64;
         Ok(())
     }
 
     fn finish(self: Box<Self>) -> Result<Vec<PathBuf>> {
-        self.finish_with(|_| None)
+        output::commit_all(self.complete(|_| None)?)
     }
 }
