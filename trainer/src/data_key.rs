@@ -1,8 +1,9 @@
 //! What data is, so that what was made of it once is not taken for other data later.
 
+use crate::checkpoint::TrainedFile;
 use crate::config::Config;
 use crate::data::{self, failed};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use headlong_reader::FileIdentity;
 use headlong_reader::convert::files_of;
 use headlong_reader::formats::Format;
@@ -70,4 +71,83 @@ pub fn identities(config: &Config, files: &[DataFile]) -> Result<Vec<(PathBuf, O
     };
     let identities: headlong_reader::Result<Vec<_>> = files.into_iter().map(identity).collect();
     identities.map_err(|error| failed("the data cannot be read", error))
+}
+
+/// The training files, as checkpoints record them.
+///
+/// # Errors
+/// As [`identities`].
+pub fn trained_files(config: &Config, files: &[DataFile]) -> Result<Vec<TrainedFile>> {
+    let record = |(path, identity): (PathBuf, _)| TrainedFile { path: path.display().to_string(), identity };
+    Ok(identities(config, files)?.into_iter().map(record).collect())
+}
+
+/// Refuses to go on with files of another content, number or order than `then`, where the run came from. Another path
+/// or time of the same content is no difference. What is not known (a pipe, a checkpoint of an earlier program) is
+/// taken for the same.
+///
+/// # Errors
+/// [`Error::Config`] with the first difference.
+pub fn refuse_other_files(then: &[TrainedFile], now: &[TrainedFile]) -> Result<()> {
+    let refused = |what: String| {
+        Err(Error::config(
+            "--resume",
+            format!(
+                "{what}: name the files that the run was trained on, in their order, or go on with these at the same \
+                 place of the data by --data-changed"
+            ),
+        ))
+    };
+    if then.is_empty() {
+        return Ok(());
+    }
+    if then.len() != now.len() {
+        return refused(format!("the run was trained on {} files, now there are {}", then.len(), now.len()));
+    }
+    for (then, now) in then.iter().zip(now) {
+        let (Some(before), Some(found)) = (&then.identity, &now.identity) else { continue };
+        if !found.has_content_of(before) {
+            let text = |of: &FileIdentity| format!("{} bytes, sample_xxh3 {}", of.bytes, of.sample_xxh3);
+            return refused(format!(
+                "{} is not the file that the run was trained on: expected {} ({}), found {}",
+                now.path,
+                text(before),
+                then.path,
+                text(found)
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, bytes: u64, time: u64) -> TrainedFile {
+        let sample_xxh3 = format!("{bytes:016x}");
+        let identity = FileIdentity { bytes, modified_ns: Some(time), sample_xxh3 };
+        TrainedFile { path: path.to_owned(), identity: Some(identity) }
+    }
+
+    #[test]
+    fn content_number_and_order_of_files_count_and_nothing_else() {
+        let (one, two) = (file("a", 10, 1), file("b", 20, 1));
+        let pipe = TrainedFile { path: "a".to_owned(), identity: None };
+        let then = [one.clone(), two.clone()];
+        for same in [[one.clone(), two.clone()], [file("elsewhere", 10, 9), two.clone()], [pipe, two.clone()]]
+        {
+            refuse_other_files(&then, &same).unwrap();
+        }
+        refuse_other_files(&[], &then).unwrap();
+        for (other, words) in [
+            (vec![one.clone()], "trained on 2 files, now there are 1"),
+            (vec![two, one.clone()], "expected 10 bytes, sample_xxh3 000000000000000a (a), found 20 bytes"),
+            (vec![one, file("b", 21, 1)], "b is not the file that the run was trained on: expected 20 bytes"),
+        ] {
+            let error = refuse_other_files(&then, &other).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
 }

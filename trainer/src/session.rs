@@ -15,11 +15,12 @@ pub use evaluations::{Evaluated, Take, predict_all};
 
 use crate::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DEFAULT_SHARD_BYTES, DataFingerprint, DirectoryOptions, Files,
-    RandomState, SaveReport, SavedState, Select, Snapshot, SystemFiles, read_like_a_save,
+    RandomState, SaveReport, SavedState, Select, Snapshot, SystemFiles, TrainedFile, read_like_a_save,
 };
 use crate::config::{Config, IdsChoice};
 use crate::crew::{Crew, exchange_failed};
 use crate::data::{self, EvaluationData, TrainingReader, failed};
+use crate::data_key;
 use crate::drift::{Drift, DriftWatch, covered_share};
 use crate::engine::{StepLoss, StepRates};
 use crate::error::{Error, Result};
@@ -65,8 +66,12 @@ pub struct SessionData {
     pub dictionary: Option<Arc<Vec<u8>>>,
     /// The statistics that the rows were placed by, where they were: saved with every checkpoint.
     pub statistics: Option<Statistics>,
-    /// What checkpoints record of the data.
+    /// What checkpoints record of how data becomes numbers.
     pub fingerprint: DataFingerprint,
+    /// What checkpoints record of the training files.
+    pub train_files: Vec<TrainedFile>,
+    /// Whether a resumed session may go on with files of another content.
+    pub may_differ: bool,
 }
 
 /// Where a session starts.
@@ -159,8 +164,11 @@ impl Session {
                 load(&mut crew, checkpoint, &data.fingerprint, Select::WeightsOnly)?
             }
             Start::Resume(checkpoint) => {
-                load(&mut crew, checkpoint, &data.fingerprint, Select::All)?;
                 let state = &checkpoint.manifest().state;
+                if !data.may_differ {
+                    data_key::refuse_other_files(&state.train_files, &data.train_files)?;
+                }
+                load(&mut crew, checkpoint, &data.fingerprint, Select::All)?;
                 (step, samples, last_metrics) = (state.step, state.samples, state.metrics);
                 state.loss_scale.iter().try_for_each(|saved| crew.restore_loss_scale(saved))?;
                 position = parse_state("the reader's position", &state.reader)?;
@@ -388,6 +396,7 @@ impl Session {
             model,
             optimizers,
             data: self.data.fingerprint.clone(),
+            train_files: self.data.train_files.clone(),
             reader: value(serde_json::to_value(self.position)),
             random: RandomState { seed: self.config.train.seed, step: self.step },
             loss_scale: self.crew.saved_loss_scale()?,

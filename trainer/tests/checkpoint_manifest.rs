@@ -5,9 +5,10 @@ mod tests {
     use crate::checkpoint_support::{Toy, options, snapshot};
     use headlong::checkpoint::{
         Checkpoint, CheckpointDirectory, DataFingerprint, LossScaleState, Manifest, ModelFingerprint,
-        OptimizerFingerprint, RandomState, SavedState, TableFingerprint,
+        OptimizerFingerprint, RandomState, SavedState, TableFingerprint, TrainedFile,
     };
     use headlong::metrics::EvalMetrics;
+    use headlong_reader::FileIdentity;
     use proptest::prelude::*;
     use serde_json::Value;
     use std::path::Path;
@@ -77,6 +78,13 @@ mod tests {
         )
     }
 
+    /// None, as an earlier program leaves it; a pipe; a file.
+    fn files(count: u64) -> Vec<TrainedFile> {
+        let identity = FileIdentity { bytes: 5, modified_ns: Some(7), sample_xxh3: "0f".to_owned() };
+        let identities = [None, Some(identity)].into_iter().take((count % 3) as usize);
+        identities.map(|identity| TrainedFile { path: "a.txt".to_owned(), identity }).collect()
+    }
+
     fn state() -> impl Strategy<Value = SavedState> {
         let texts = (".*", ".*", ".*", ".*", ".*", proptest::option::of(".*"));
         let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
@@ -91,6 +99,7 @@ mod tests {
                 model,
                 optimizers: OptimizerFingerprint { dense, sparse },
                 data: DataFingerprint { dense_transform, id_policy, hash, dictionary },
+                train_files: files(step),
                 reader,
                 random: RandomState { seed, step: random_step },
                 loss_scale: (step % 2 == 1).then_some(LossScaleState {

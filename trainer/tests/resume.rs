@@ -2,7 +2,9 @@
 
 #![cfg(test)]
 
-use crate::run_support::{Place, Run, digest, events, last_event, names, rows, signal, steps, wait_until};
+use crate::run_support::{
+    Place, Run, digest, events, last_event, names, rows, signal, steps, wait_until, write,
+};
 use serde_json::Value;
 use std::io::Write as _;
 use std::path::Path;
@@ -192,6 +194,46 @@ fn a_checkpoint_of_something_else_is_refused_by_name() {
     let from = place.train().path("--init-from", &checkpoints).with(&["--steps", "9"]);
     from.with(&["--set", "model.top=[8,1]"]).fails(1, &["another model", "model.top"]);
     resumed.succeeds();
+}
+
+/// Files of another content, number or order; another path or time is no difference.
+#[test]
+fn other_training_files_are_refused_unless_it_is_said_that_they_changed() {
+    let place = Place::new("rows.txt");
+    let checkpoints = place.path("checkpoints");
+    let on = |files: &[&Path]| {
+        let run = place.train_without_data().with(&["--threads", "1"]).path("--checkpoint-dir", &checkpoints);
+        files.iter().fold(run, |run, file| run.path("--data", file))
+    };
+    let (one, two) = (place.train.clone(), place.path("two.txt"));
+    write(&two, &rows(400, 9));
+    on(&[&one, &two]).with(&["--steps", "5"]).succeeds();
+    let resumed = |files: &[&Path]| on(files).with(&["--resume", "--steps", "9"]);
+    // The same rows, every label the other one.
+    let text = std::fs::read_to_string(&two).unwrap();
+    let flipped = |line: &str| format!("{}{}\n", if line.starts_with('1') { 0 } else { 1 }, &line[1..]);
+    let poison = place.path("poison.txt");
+    write(&poison, &text.lines().map(flipped).collect::<String>());
+    assert_eq!(std::fs::metadata(&poison).unwrap().len(), text.len() as u64);
+    let is_other =
+        [poison.to_str().unwrap(), "is not the file that the run was trained on", "--data-changed"];
+    resumed(&[&one, &poison]).fails(2, &is_other);
+    resumed(&[&two, &one]).fails(2, &["in their order"]);
+    resumed(&[&one]).fails(2, &["the run was trained on 2 files, now there are 1"]);
+    write(&two, &format!("{text}{}", text.lines().next().unwrap()));
+    let sizes = [format!("expected {} bytes", text.len()), "found".to_owned(), "sample_xxh3".to_owned()];
+    resumed(&[&one, &two]).fails(2, &sizes.each_ref().map(String::as_str));
+    assert_eq!(steps(&checkpoints), [5], "nothing was trained");
+    // A copy elsewhere.
+    let copy = place.path("copy.txt");
+    write(&copy, &text);
+    resumed(&[&one, &copy]).succeeds();
+    // What is meant goes on, and the new files are those of the run from then on.
+    let further = |files: &[&Path]| on(files).with(&["--resume", "--steps", "12"]);
+    further(&[&one, &poison]).fails(2, &is_other);
+    further(&[&one, &poison]).with(&["--data-changed"]).succeeds();
+    on(&[&one, &poison]).with(&["--resume", "--steps", "14"]).succeeds();
+    on(&[&one]).with(&["--data-changed"]).fails(2, &["--resume"]);
 }
 
 #[test]

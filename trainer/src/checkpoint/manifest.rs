@@ -17,6 +17,7 @@ use super::error::{CheckpointError, Result};
 use super::layout::{Layout, Section, TensorId};
 use super::shard::{Content, file_bytes, pieces};
 use crate::metrics::EvalMetrics;
+use headlong_reader::FileIdentity;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
@@ -81,6 +82,10 @@ pub struct SavedState {
     pub optimizers: OptimizerFingerprint,
     /// How data becomes numbers. Using the weights on data prepared otherwise is refused.
     pub data: DataFingerprint,
+    /// The training files, in their order. Going on with others is refused unless it is meant; manifests of earlier
+    /// programs have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub train_files: Vec<TrainedFile>,
     /// The reader's position, as the reader writes it: the next sample to train on.
     pub reader: Value,
     /// State of the random numbers, which are counted, not drawn: the seed and the step say all.
@@ -150,6 +155,16 @@ pub struct DataFingerprint {
     pub hash: String,
     /// Checksum of the dictionary, where there is one.
     pub dictionary: Option<String>,
+}
+
+/// A training file, as it was when the run began or last went on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainedFile {
+    /// Its path, as it was given.
+    pub path: String,
+    /// What tells it from another; none of a pipe.
+    pub identity: Option<FileIdentity>,
 }
 
 /// What an f16 run multiplies its loss by, and its counters.

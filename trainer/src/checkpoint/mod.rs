@@ -29,7 +29,7 @@ pub use layout::{
 };
 pub use manifest::{
     DataFingerprint, FORMAT_VERSION, FileEntry, LossScaleState, MANIFEST_FILE, Manifest, ModelFingerprint,
-    OptimizerFingerprint, RandomState, SavedState, TableFingerprint,
+    OptimizerFingerprint, RandomState, SavedState, TableFingerprint, TrainedFile,
 };
 pub use read::{Checkpoint, Select};
 pub use shard::{Content, DEFAULT_SHARD_BYTES, RowRange};

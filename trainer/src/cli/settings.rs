@@ -147,11 +147,12 @@ mod tests {
     use clap::{CommandFactory as _, Parser as _};
 
     /// Flags that set no key: they say where the configuration comes from, or what a run does besides.
-    const OTHERS: [&str; 10] = [
+    const OTHERS: [&str; 11] = [
         "--config",
         "--preset",
         "--set",
         "--resume",
+        "--data-changed",
         "--init-from",
         "--log-json",
         "--mllog",

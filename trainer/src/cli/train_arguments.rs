@@ -97,6 +97,9 @@ pub struct TrainArguments {
     /// Go on from the newest checkpoint; from the beginning where there is none
     #[arg(long, conflicts_with = "init_from", help_heading = "Checkpoints")]
     pub resume: bool,
+    /// Go on although the training files are not those that the run was trained on
+    #[arg(long, requires = "resume", help_heading = "Checkpoints")]
+    pub data_changed: bool,
     /// Start with the weights of this checkpoint, and nothing else of it
     #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
     pub init_from: Option<PathBuf>,
@@ -164,6 +167,8 @@ impl From<OsString> for LogTarget {
 pub struct TrainOptions {
     /// Go on from the newest checkpoint of `checkpoint.dir`.
     pub resume: bool,
+    /// Go on although the training files have changed.
+    pub data_changed: bool,
     /// Start with the weights of this checkpoint.
     pub init_from: Option<PathBuf>,
     /// Where the JSON log goes, if anywhere.
@@ -214,6 +219,7 @@ impl TrainArguments {
         config.validate_with(registry)?;
         let options = TrainOptions {
             resume: self.resume,
+            data_changed: self.data_changed,
             init_from: self.init_from.clone(),
             log_json: self.log_json.clone(),
             mllog: self.mllog.clone(),

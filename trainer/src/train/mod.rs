@@ -219,7 +219,8 @@ fn open_session(
     let config = &job.config.clone();
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     check_eval_ranks(config, &prepared.table_rows, !prepared.valid.is_empty())?;
-    let data = prepared.session_data(config, threads)?;
+    let mut data = prepared.session_data(config, threads)?;
+    data.may_differ = options.data_changed;
     let threads = Threads::of(job, threads);
     let crew = CrewOptions {
         partition: Some(Arc::clone(&placement.partition)),

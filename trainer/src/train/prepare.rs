@@ -5,6 +5,7 @@ use crate::checkpoint::Checkpoint;
 use crate::cli::TrainOptions;
 use crate::config::{Config, Ids, OnBadRow};
 use crate::data::{self, EvaluationData, failed};
+use crate::data_key;
 use crate::dictionary::RunDictionary;
 use crate::error::Result;
 use crate::machine::Machine;
@@ -285,6 +286,8 @@ impl Prepared {
             dictionary: self.dictionary.as_ref().map(RunDictionary::bytes),
             statistics: self.statistics.clone(),
             fingerprint: data::fingerprint(config, checksum),
+            train_files: data_key::trained_files(config, &self.train)?,
+            may_differ: false,
         })
     }
 

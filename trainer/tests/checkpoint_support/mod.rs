@@ -132,6 +132,7 @@ pub fn state(step: u64, auc: Option<f64>) -> SavedState {
             hash: "xxh3".into(),
             dictionary: None,
         },
+        train_files: Vec::new(),
         reader: json!({ "epoch": 0, "sample": step * 128, "file": 2, "byte": u64::MAX }),
         random: RandomState { seed: 7, step },
         loss_scale: None,
