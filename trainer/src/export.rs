@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use headlong_device::files::OutputFile;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
 /// Writes the weights of `checkpoint` to the safetensors file `output`, streaming, and returns the size of the file in bytes. All
@@ -28,8 +29,12 @@ pub fn export(checkpoint: &Checkpoint, output: &Path) -> Result<u64> {
     let file = OutputFile::create(output).map_err(Error::io("write", output))?;
     file.write_at(&header, 0).map_err(Error::io("write", output))?;
     let bytes = places.values().map(|place| place.end).max().unwrap_or(header.len() as u64);
-    let mut sink = ExportSink { layout, places, file, bytes: Vec::new() };
-    checkpoint.load(&mut sink, Select::WeightsOnly).map_err(Error::failed(context))?;
+    let mut sink = ExportSink { layout, places, file, bytes: Vec::new(), failed: None };
+    let loaded = checkpoint.load(&mut sink, Select::WeightsOnly);
+    if let Some(source) = sink.failed {
+        return Err(Error::io("write", output)(source));
+    }
+    loaded.map_err(Error::failed(context))?;
     sink.file.commit().map_err(Error::io("write", output))?;
     Ok(bytes)
 }
@@ -96,6 +101,8 @@ struct ExportSink {
     places: BTreeMap<TensorId, Place>,
     file: OutputFile,
     bytes: Vec<u8>,
+    /// Why the file cannot be written, where that has ended the loading.
+    failed: Option<io::Error>,
 }
 
 impl CheckpointSink for ExportSink {
@@ -106,8 +113,12 @@ impl CheckpointSink for ExportSink {
     fn write(&mut self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause> {
         let place = self.places[&tensor];
         to_bytes(values, &mut self.bytes);
-        self.file.write_at(&self.bytes, place.start + first_row * place.row_bytes)?;
-        Ok(())
+        let written = self.file.write_at(&self.bytes, place.start + first_row * place.row_bytes);
+        written.map_err(|error| {
+            let kind = error.kind();
+            self.failed = Some(error);
+            Cause::from(io::Error::from(kind))
+        })
     }
 }
 

@@ -14,8 +14,8 @@ pub use eval_ranks::{
 pub use evaluations::{Evaluated, Take, predict_all};
 
 use crate::checkpoint::{
-    Blob, Checkpoint, CheckpointDirectory, DEFAULT_SHARD_BYTES, DataFingerprint, DirectoryOptions, Files,
-    RandomState, SaveReport, SavedState, Select, Snapshot, SystemFiles, TrainedFile, read_like_a_save,
+    Blob, Checkpoint, CheckpointDirectory, Cleaned, DEFAULT_SHARD_BYTES, DataFingerprint, DirectoryOptions,
+    Files, RandomState, SaveReport, SavedState, Select, Snapshot, SystemFiles, TrainedFile, read_like_a_save,
 };
 use crate::config::{Config, IdsChoice};
 use crate::crew::{Crew, exchange_failed};
@@ -325,6 +325,17 @@ impl Session {
             link.barrier().map_err(exchange_failed("the end of a save"))?;
         }
         Ok(report)
+    }
+
+    /// Waits until the checkpoints that saves made superfluous are gone, and says which could not be removed.
+    pub fn finish_saves(&self) -> Vec<String> {
+        let _busy = self.crew.busy("removes old checkpoints");
+        self.checkpoints.as_ref().map(CheckpointDirectory::finish).unwrap_or_default()
+    }
+
+    /// What a crash had left in the directory of checkpoints, and was put right when it was opened.
+    pub fn cleaned(&self) -> &[Cleaned] {
+        self.checkpoints.as_ref().map_or(&[], CheckpointDirectory::cleaned)
     }
 
     fn leads_saves(&self) -> bool {

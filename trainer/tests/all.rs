@@ -9,6 +9,7 @@ mod bounded;
 mod checkpoint_corruption;
 mod checkpoint_export;
 mod checkpoint_faults;
+mod checkpoint_folder;
 mod checkpoint_manifest;
 mod checkpoint_roundtrip;
 mod checkpoint_support;

@@ -62,6 +62,13 @@ fn no_space_for_another_checkpoint() {
         train.clone().path("--checkpoint-dir", &checkpoints).with(&["--save-every", "5", "--keep", "3"]);
     saving.fails(1, &["no space to save the checkpoint", "step-000000015", "--keep"]);
     intact(&place, &checkpoints, &[5, 10]);
+    // Fewer to be kept: those beyond that go before the save. The newest stays until another one is there.
+    let fewer =
+        train.clone().path("--checkpoint-dir", &checkpoints).with(&["--save-every", "5", "--keep", "1"]);
+    assert_eq!(fewer.with(&["--resume", "--steps", "15"]).succeeds().digest(), {
+        train.clone().with(&["--steps", "15"]).succeeds().digest()
+    });
+    intact(&place, &checkpoints, &[15]);
     disk.change("size=32m");
     assert_eq!(saving.with(&["--resume"]).succeeds().digest(), train.succeeds().digest());
 }
@@ -115,6 +122,24 @@ fn a_log_that_cannot_be_written() {
     }
     let place = Place::new("rows.txt");
     place.train().path("--log-json", full).fails(1, &["cannot write /dev/full", "No space left"]);
+}
+
+#[test]
+fn an_export_that_cannot_be_written_names_its_file() {
+    let place = Place::new("rows.txt");
+    let (checkpoints, output) = (place.path("checkpoints"), place.path("model.safetensors"));
+    place.train().path("--checkpoint-dir", &checkpoints).with(&["--steps", "1"]).succeeds();
+    let export = Run::new("checkpoint").with(&["export", checkpoints.to_str().unwrap()]);
+    let limited = Command::new("sh")
+        .args(["-c", "ulimit -f 100; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_headlong")])
+        .args(export.path("--output", &output).arguments())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&limited.stderr);
+    assert_eq!(limited.status.code(), Some(1), "{text}");
+    assert!(text.contains("cannot write") && text.contains("model.safetensors"), "{text}");
+    assert!(text.contains("File too large") && !text.contains("put into the model"), "{text}");
+    assert!(!output.exists());
 }
 
 /// A file that grows beyond the shell's limit is an error with its name, not a signal that ends the run without a word.

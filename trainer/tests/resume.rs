@@ -237,6 +237,24 @@ fn other_training_files_are_refused_unless_it_is_said_that_they_changed() {
 }
 
 #[test]
+fn what_a_crash_has_left_is_removed_aloud_and_nothing_else() {
+    let place = Place::new("rows.txt");
+    let project = place.path("project");
+    for file in [".tmp-thesis/ch1", ".old-photos/a", ".tmp-step-000000002/dense.safetensors"] {
+        let file = project.join(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, "my only copy").unwrap();
+    }
+    let train = place.train().path("--checkpoint-dir", &project).with(&["--steps", "3"]);
+    let said = train.succeeds().stderr;
+    assert!(said.contains("removed") && said.contains(".tmp-step-000000002"), "{said}");
+    assert_eq!(names(&project), [".lock", ".old-photos", ".tmp-thesis", "step-000000003"]);
+    std::fs::create_dir(project.join(".tmp-step-000000002")).unwrap();
+    let said = train.with(&["--resume"]).succeeds().stderr;
+    assert!(said.contains("removed") && said.contains(".tmp-step-000000002"), "{said}");
+}
+
+#[test]
 fn a_corrupted_shard_is_refused_by_the_name_of_its_file() {
     let place = Place::new("rows.txt");
     let checkpoints = place.path("checkpoints");

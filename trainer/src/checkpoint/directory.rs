@@ -8,22 +8,29 @@
 //! | `.tmp-step-000001234` | one being written or being removed; without value after a crash |
 //! | `.old-step-000001234` | the former holder of that name while a new one takes its place |
 //! | `.lock` | locked by the process that writes |
+//!
+//! Whatever else lies there is left alone: another name, or a directory with something in it that no checkpoint has.
 
 use super::error::{CheckpointError, Result};
 use super::files::{Files, SystemFiles};
-use super::manifest::MANIFEST_FILE;
+use super::manifest::{MANIFEST_FILE, check_name};
 use super::read::Checkpoint;
+use super::remover::Remover;
 use super::retention::{Candidate, superfluous};
 use super::shard::DEFAULT_SHARD_BYTES;
 use super::write::{FilePlan, Snapshot, Written, write_files};
-use std::fs::{self, File, TryLockError};
+use headlong_device::files::FolderLock;
+use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 const STEP: &str = "step-";
 const ASIDE: &str = ".tmp-";
 const FORMER: &str = ".old-";
-const LOCK: &str = ".lock";
+/// What the names of a checkpoint's files end with.
+const ENDINGS: [&str; 4] = [".safetensors", ".json", ".toml", ".bin"];
 
 /// How a [`CheckpointDirectory`] saves.
 pub struct DirectoryOptions {
@@ -49,10 +56,43 @@ impl Default for DirectoryOptions {
 /// A directory that this process writes checkpoints to.
 pub struct CheckpointDirectory {
     path: PathBuf,
-    options: DirectoryOptions,
-    cleaned: Vec<PathBuf>,
-    /// Held for its lock, which the system releases when the process ends, however it ends.
-    _lock: File,
+    options: Options,
+    cleaned: Vec<Cleaned>,
+    /// Dropped before the lock: it waits until everything is removed.
+    remover: Remover,
+    /// The system releases it when the process ends, however it ends.
+    lock: FolderLock,
+}
+
+/// [`DirectoryOptions`], with the file system shared.
+struct Options {
+    keep_last: usize,
+    keep_best: bool,
+    shard_bytes: u64,
+    writers: usize,
+    files: Arc<dyn Files>,
+}
+
+/// What a crash had left, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cleaned {
+    /// One that was being written or removed, and is gone.
+    Removed(PathBuf),
+    /// One that was being replaced, and has its name again.
+    BroughtBack(PathBuf),
+}
+
+impl fmt::Display for Cleaned {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Removed(path) => {
+                write!(out, "removed {}, which a run that was killed had left", path.display())
+            }
+            Self::BroughtBack(path) => {
+                write!(out, "brought back {}, which a run that was killed was replacing", path.display())
+            }
+        }
+    }
 }
 
 /// What a save did.
@@ -64,9 +104,10 @@ pub struct SaveReport {
     pub bytes: u64,
     /// Digest of all weights and optimiser states.
     pub weights_digest: String,
-    /// Checkpoints that were removed because newer or better ones stay.
+    /// Checkpoints that are removed because newer or better ones stay. They have lost their names; that their files go is
+    /// not waited for.
     pub removed: Vec<PathBuf>,
-    /// What went wrong after the checkpoint was safe: one to be removed could not be. Worth a warning, not an end.
+    /// What went wrong since the last save: a checkpoint to be removed could not be. Worth a warning, not an end.
     pub warnings: Vec<String>,
 }
 
@@ -78,7 +119,11 @@ impl CheckpointDirectory {
     pub fn open(path: &Path, options: DirectoryOptions) -> Result<Self> {
         fs::create_dir_all(path).map_err(CheckpointError::io("create", path))?;
         let lock = lock(path)?;
-        let mut directory = Self { path: path.to_owned(), options, cleaned: Vec::new(), _lock: lock };
+        let DirectoryOptions { keep_last, keep_best, shard_bytes, writers, files } = options;
+        let files: Arc<dyn Files> = Arc::from(files);
+        let remover = Remover::new(Arc::clone(&files));
+        let options = Options { keep_last, keep_best, shard_bytes, writers, files };
+        let mut directory = Self { path: path.to_owned(), options, cleaned: Vec::new(), remover, lock };
         directory.clean()?;
         Ok(directory)
     }
@@ -89,8 +134,13 @@ impl CheckpointDirectory {
     }
 
     /// What a crash had left behind, and was put right when the directory was opened.
-    pub fn cleaned(&self) -> &[PathBuf] {
+    pub fn cleaned(&self) -> &[Cleaned] {
         &self.cleaned
+    }
+
+    /// Waits until all superfluous checkpoints are gone, and says which could not be removed since the last save.
+    pub fn finish(&self) -> Vec<String> {
+        self.remover.wait()
     }
 
     /// The newest checkpoint, opened; `None` where there is none.
@@ -101,22 +151,44 @@ impl CheckpointDirectory {
         newest(&self.path)
     }
 
-    /// Saves a checkpoint and then removes the superfluous ones. Returns when everything is on the disk. A checkpoint
-    /// of the same step is replaced.
+    /// Saves a checkpoint, and has the superfluous ones removed by a thread of its own. Returns when the checkpoint is on
+    /// the disk. A checkpoint of the same step is replaced. Where space is short, what the save makes superfluous goes
+    /// before it, but never the newest checkpoint.
     ///
     /// # Errors
     /// [`CheckpointError::NoSpace`] where the disk is full, or an error of a file or of the source. After every error, the
-    /// checkpoints from before are as they were, and what was written aside is gone, or goes at the next start.
+    /// newest checkpoint from before is as it was, and what was written aside is gone, or goes at the next start.
     pub fn save(&self, snapshot: &Snapshot<'_>) -> Result<SaveReport> {
+        if !self.lock.is_in_place() {
+            return Err(CheckpointError::Replaced { path: self.path.clone() });
+        }
         let name = step_name(snapshot.state.step);
         let aside = self.path.join(format!("{ASIDE}{name}"));
         let path = self.path.join(&name);
         let plan = FilePlan::new(snapshot, self.options.shard_bytes)?;
-        let free = self.options.files.free_bytes(&self.path);
-        let no_space = || CheckpointError::NoSpace { path: path.clone(), needed: plan.bytes, free };
-        if free.is_some_and(|free| free < plan.bytes) {
+        let mut warnings = self.remover.warnings();
+        let mut removed = Vec::new();
+        let is_short = |free: Option<u64>| free.is_some_and(|free| free < plan.bytes);
+        let mut free = self.free_bytes();
+        if is_short(free) {
+            warnings.extend(self.remover.wait());
+            free = self.free_bytes();
+        }
+        if is_short(free) && self.newest().is_ok_and(|newest| newest.is_some()) {
+            removed = self.remove_superfluous(self.options.keep_last.saturating_sub(1), &mut warnings);
+            warnings.extend(self.remover.wait());
+            free = self.free_bytes();
+        }
+        let (keep, needed) = (self.options.keep_last, plan.bytes);
+        let no_space = || CheckpointError::NoSpace { path: path.clone(), needed, free, keep };
+        if is_short(free) {
             return Err(no_space());
         }
+        if aside.exists() {
+            // It may be one that is being removed.
+            warnings.extend(self.remover.wait());
+        }
+        self.clear(&aside)?;
         let written = self.write_aside(&aside, snapshot, &plan).and_then(|written| {
             self.move_into_place(&aside, &path, &name)?;
             Ok(written)
@@ -127,17 +199,16 @@ impl CheckpointDirectory {
             if error.is_disk_full() { no_space() } else { error }
         })?;
         let Written { bytes, weights_digest } = written;
-        let mut report =
-            SaveReport { path, bytes, weights_digest, removed: Vec::new(), warnings: Vec::new() };
-        self.remove_superfluous(&mut report);
-        Ok(report)
+        removed.extend(self.remove_superfluous(self.options.keep_last, &mut warnings));
+        Ok(SaveReport { path, bytes, weights_digest, removed, warnings })
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.options.files.free_bytes(&self.path)
     }
 
     fn write_aside(&self, aside: &Path, snapshot: &Snapshot<'_>, plan: &FilePlan) -> Result<Written> {
         let files = &*self.options.files;
-        if aside.exists() {
-            files.remove_dir_all(aside).map_err(CheckpointError::io("remove", aside))?;
-        }
         files.create_dir(aside).map_err(CheckpointError::io("create", aside))?;
         write_files(files, aside, snapshot, plan, self.options.writers)
     }
@@ -149,9 +220,7 @@ impl CheckpointDirectory {
         let former = self.path.join(format!("{FORMER}{name}"));
         let replaces = path.exists();
         if replaces {
-            if former.exists() {
-                files.remove_dir_all(&former).map_err(CheckpointError::io("remove", &former))?;
-            }
+            self.clear(&former)?;
             files.rename(path, &former).map_err(CheckpointError::io("rename", path))?;
         }
         if let Err(error) = files.rename(aside, path) {
@@ -168,10 +237,26 @@ impl CheckpointDirectory {
         Ok(())
     }
 
-    fn remove_superfluous(&self, report: &mut SaveReport) {
+    /// Removes what a removal that was not finished, or a crash, has left under a name that is needed now.
+    fn clear(&self, path: &Path) -> Result<()> {
+        if !path.exists() {
+            return Ok(());
+        }
+        if !is_checkpoint_files(path)? {
+            return Err(CheckpointError::InTheWay { path: path.to_owned() });
+        }
+        self.options.files.remove_dir_all(path).map_err(CheckpointError::io("remove", path))
+    }
+
+    /// Removes all but the last `keep_last` checkpoints and the best one; says which.
+    fn remove_superfluous(&self, keep_last: usize, warnings: &mut Vec<String>) -> Vec<PathBuf> {
+        let mut removed = Vec::new();
         let steps = match steps(&self.path) {
             Ok(steps) => steps,
-            Err(error) => return report.warnings.push(error.to_string()),
+            Err(error) => {
+                warnings.push(error.with_cause());
+                return removed;
+            }
         };
         let candidate = |(step, path): &(u64, PathBuf)| {
             // A damaged checkpoint has no AUC to be the best by; being old, it goes like any other.
@@ -181,16 +266,14 @@ impl CheckpointDirectory {
             Candidate { step: *step, auc }
         };
         let candidates: Vec<Candidate> = steps.iter().map(candidate).collect();
-        for step in superfluous(&candidates, self.options.keep_last) {
+        for step in superfluous(&candidates, keep_last) {
             let path = self.path.join(step_name(step));
             match self.remove(&path, step) {
-                Ok(()) => report.removed.push(path),
-                Err(error) => {
-                    let cause = std::error::Error::source(&error).map(ToString::to_string);
-                    report.warnings.push(format!("{error}: {}", cause.unwrap_or_default()));
-                }
+                Ok(()) => removed.push(path),
+                Err(error) => warnings.push(error.with_cause()),
             }
         }
+        removed
     }
 
     /// Renames first, so that a checkpoint half removed never looks like one that is damaged.
@@ -199,26 +282,49 @@ impl CheckpointDirectory {
         let aside = self.path.join(format!("{ASIDE}{}", step_name(step)));
         files.rename(path, &aside).map_err(CheckpointError::io("rename", path))?;
         files.sync_dir(&self.path).map_err(CheckpointError::io("flush", &self.path))?;
-        files.remove_dir_all(&aside).map_err(CheckpointError::io("remove", &aside))
+        self.remover.remove(aside);
+        Ok(())
     }
 
     fn clean(&mut self) -> Result<()> {
         let files = &*self.options.files;
         for entry in entries(&self.path)? {
-            let name = entry.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-            let holder = name.strip_prefix(FORMER).map(|name| self.path.join(name));
-            match holder {
-                Some(path) if !path.exists() => {
+            let former = step_named(&entry, FORMER).map(|step| self.path.join(step_name(step)));
+            if former.is_none() && step_named(&entry, ASIDE).is_none() || !is_checkpoint_files(&entry)? {
+                continue;
+            }
+            match former.filter(|path| !path.exists()) {
+                Some(path) => {
                     files.rename(&entry, &path).map_err(CheckpointError::io("rename", &entry))?;
                     files.sync_dir(&self.path).map_err(CheckpointError::io("flush", &self.path))?;
+                    self.cleaned.push(Cleaned::BroughtBack(path));
                 }
-                None if !name.starts_with(ASIDE) => continue,
-                _ => files.remove_dir_all(&entry).map_err(CheckpointError::io("remove", &entry))?,
+                None => {
+                    files.remove_dir_all(&entry).map_err(CheckpointError::io("remove", &entry))?;
+                    self.cleaned.push(Cleaned::Removed(entry));
+                }
             }
-            self.cleaned.push(entry);
         }
         Ok(())
     }
+}
+
+/// Whether everything in a directory is a file that a checkpoint could have; of one that was half written or half removed,
+/// too.
+fn is_checkpoint_files(directory: &Path) -> Result<bool> {
+    let listed = || CheckpointError::io("list", directory);
+    for entry in fs::read_dir(directory).map_err(listed())? {
+        let entry = entry.map_err(listed())?;
+        let name = entry.file_name();
+        let is_named = name.to_str().is_some_and(|name| {
+            let ends = ENDINGS.iter().any(|ending| name.ends_with(ending));
+            ends && (name == MANIFEST_FILE || check_name(name).is_ok())
+        });
+        if !is_named || !entry.file_type().map_err(listed())?.is_file() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The newest checkpoint in a directory of checkpoints, opened; `None` where there is none.
@@ -249,10 +355,7 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
 /// # Errors
 /// The directory cannot be read.
 pub fn steps(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
-    let step = |path: PathBuf| {
-        let step: u64 = path.file_name()?.to_str()?.strip_prefix(STEP)?.parse().ok()?;
-        Some((step, path))
-    };
+    let step = |path: PathBuf| Some((step_named(&path, "")?, path));
     let mut steps: Vec<_> = entries(directory)?.into_iter().filter_map(step).collect();
     steps.sort();
     Ok(steps)
@@ -261,6 +364,13 @@ pub fn steps(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
 /// Name of the directory of the checkpoint of a step.
 pub fn step_name(step: u64) -> String {
     format!("{STEP}{step:09}")
+}
+
+/// The step of a name that is written here: `prefix` and the name of a step's directory, digit for digit.
+pub(super) fn step_named(path: &Path, prefix: &str) -> Option<u64> {
+    let name = path.file_name()?.to_str()?.strip_prefix(prefix)?;
+    let step = name.strip_prefix(STEP)?.parse().ok()?;
+    (name == step_name(step)).then_some(step)
 }
 
 /// Paths of the directories in `directory`.
@@ -277,21 +387,16 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// How often a lock is tried for, and the pause between. A program started by the former holder keeps its lock for the moment
-/// until it runs.
-const LOCK_TRIES: u32 = 20;
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// How long a lock is tried for. A program started by the former holder keeps its lock for the moment until it runs.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
-fn lock(directory: &Path) -> Result<File> {
-    let path = directory.join(LOCK);
-    let options = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = options.map_err(CheckpointError::io("create", &path))?;
-    for _ in 0..LOCK_TRIES {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-            // Some network file systems know no locks; two writers there are the user's care.
-            Ok(()) | Err(TryLockError::Error(_)) => return Ok(file),
-        }
+fn lock(directory: &Path) -> Result<FolderLock> {
+    // Where nothing can be written, a lock would keep nobody away.
+    let writable = rustix::fs::access(directory, rustix::fs::Access::WRITE_OK);
+    writable.map_err(|error| CheckpointError::io("write to", directory)(error.into()))?;
+    let lock = FolderLock::open(directory).map_err(CheckpointError::io("lock", directory))?;
+    match lock.exclusive_within(LOCK_PATIENCE) {
+        true => Ok(lock),
+        false => Err(CheckpointError::InUse { path: directory.to_owned() }),
     }
-    Err(CheckpointError::InUse { path: directory.to_owned() })
 }

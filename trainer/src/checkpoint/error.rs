@@ -24,9 +24,9 @@ pub enum CheckpointError {
     },
     /// The disk is full, or would be.
     #[error(
-        "no space to save the checkpoint {}: it needs {} and {} free; earlier checkpoints are untouched. \
-         Free some space, lower `--keep`, or name another `--checkpoint-dir`",
-        path.display(), bytes(*needed), free_text(*free)
+        "no space to save the checkpoint {}: it needs {} and {} free; the checkpoint before it is untouched. \
+         Free some space{}, or name another `--checkpoint-dir`",
+        path.display(), bytes(*needed), free_text(*free), keep_text(*keep)
     )]
     NoSpace {
         /// The checkpoint that was to be written.
@@ -35,11 +35,28 @@ pub enum CheckpointError {
         needed: u64,
         /// Bytes that were free, where the system says.
         free: Option<u64>,
+        /// How many of the last checkpoints stay.
+        keep: usize,
     },
     /// Another process writes checkpoints to the same directory.
     #[error("another process is writing checkpoints to {}: stop it, or name another --checkpoint-dir", path.display())]
     InUse {
         /// The checkpoint directory.
+        path: PathBuf,
+    },
+    /// The directory is no longer the one that was locked.
+    #[error(
+        "{} was moved or replaced since this run began, and may be another's: put it back, or name another \
+         --checkpoint-dir", path.display()
+    )]
+    Replaced {
+        /// The checkpoint directory.
+        path: PathBuf,
+    },
+    /// A directory bears the name of a checkpoint in the making, and holds something else.
+    #[error("{} is in the way of a checkpoint and holds other files: move it away", path.display())]
+    InTheWay {
+        /// The directory.
         path: PathBuf,
     },
     /// The path holds no checkpoint.
@@ -166,6 +183,11 @@ impl CheckpointError {
         }
     }
 
+    /// The message with its cause, for a warning.
+    pub(crate) fn with_cause(&self) -> String {
+        std::error::Error::source(self).map_or_else(|| self.to_string(), |cause| format!("{self}: {cause}"))
+    }
+
     /// Whether the system said that no space is left.
     pub(crate) fn is_disk_full(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
@@ -185,6 +207,14 @@ pub(crate) fn bytes(count: u64) -> String {
         unit = larger;
     }
     if unit == "bytes" { format!("{count} bytes") } else { format!("{value:.1} {unit} ({count} bytes)") }
+}
+
+/// What lowering `--keep` would do.
+fn keep_text(keep: usize) -> &'static str {
+    match keep {
+        0 | 1 => "",
+        _ => ", lower `--keep` (where space is short, older checkpoints go before a save)",
+    }
 }
 
 fn free_text(free: Option<u64>) -> String {

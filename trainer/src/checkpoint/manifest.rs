@@ -315,7 +315,11 @@ fn checked_body<'a>(file: &Path, bytes: &'a [u8]) -> Result<&'a [u8]> {
     // The last line end is not part of what is summed, but must be there.
     let summed = body.strip_suffix(b"\n").unwrap_or(body);
     let found = checksum_text(xxh3_128(summed));
-    if found != expected || summed.len() == body.len() {
+    if found == expected && summed.len() == body.len() {
+        let message = "its last line end is missing: it was cut off or edited".to_owned();
+        return Err(CheckpointError::Manifest { file: file.to_owned(), message });
+    }
+    if found != expected {
         let (file, expected) = (file.to_owned(), expected.to_owned());
         return Err(CheckpointError::Corrupted { file, expected, found });
     }

@@ -15,12 +15,15 @@ mod files;
 mod layout;
 mod manifest;
 mod read;
+mod remover;
 pub mod retention;
 mod shard;
 mod write;
 
 pub use difference::{Difference, first_difference};
-pub use directory::{CheckpointDirectory, DirectoryOptions, SaveReport, newest, open, step_name, steps};
+pub use directory::{
+    CheckpointDirectory, Cleaned, DirectoryOptions, SaveReport, newest, open, step_name, steps,
+};
 pub use error::{Cause, CheckpointError, Result};
 pub use files::{FileWriter, Files, SystemFiles};
 pub use layout::{

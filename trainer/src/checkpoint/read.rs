@@ -1,6 +1,7 @@
 //! Reading a checkpoint: nothing is believed before its checksum agrees, and nothing large is held in memory.
 
 use super::difference::{Difference, first_difference};
+use super::directory::{step_name, step_named};
 use super::error::{CheckpointError, Result};
 use super::layout::CheckpointSink;
 use super::manifest::{
@@ -9,6 +10,7 @@ use super::manifest::{
 };
 use super::shard::{Content, Piece, header, pieces};
 use crate::digest::{CHUNK_BYTES, WeightsDigest, chunks};
+use headlong_device::files::{open_regular, read_bounded};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -45,10 +47,23 @@ impl Checkpoint {
         let file = path.join(MANIFEST_FILE);
         let manifest = Manifest::parse(&file, &read_manifest(path, &file)?)?;
         let checkpoint = Self { path: path.to_owned(), manifest };
+        checkpoint.check_name()?;
         for entry in &checkpoint.manifest.files {
             checkpoint.open_file(entry)?;
         }
         Ok(checkpoint)
+    }
+
+    /// By its name a directory is found, kept and removed: one of another step must not bear it.
+    fn check_name(&self) -> Result<()> {
+        let step = self.manifest.state.step;
+        match step_named(&self.path, "") {
+            Some(named) if named != step => Err(CheckpointError::NotACheckpoint {
+                path: self.path.clone(),
+                message: format!("it is one of step {step}: give it the name {}", step_name(step)),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// The checkpoint's directory.
@@ -191,7 +206,7 @@ impl Checkpoint {
     /// Opens a file of the checkpoint, which must have the size that the manifest says.
     fn open_file(&self, entry: &FileEntry) -> Result<Input> {
         let path = self.path.join(&entry.file);
-        let file = File::open(&path).map_err(CheckpointError::io("read", &path))?;
+        let file = open_regular(&path).map_err(CheckpointError::io("read", &path))?;
         let metadata = file.metadata().map_err(CheckpointError::io("read", &path))?;
         if metadata.len() != entry.bytes {
             let (expected, found) = (entry.bytes, metadata.len());
@@ -204,20 +219,17 @@ impl Checkpoint {
 fn read_manifest(path: &Path, file: &Path) -> Result<Vec<u8>> {
     let not_a_checkpoint =
         |message: String| CheckpointError::NotACheckpoint { path: path.to_owned(), message };
-    match std::fs::metadata(file) {
-        Ok(metadata) if metadata.len() > MAX_MANIFEST_BYTES => {
-            return Err(not_a_checkpoint(format!("its {MANIFEST_FILE} has {} bytes", metadata.len())));
-        }
-        Ok(_) => {}
-        Err(_) if !path.is_dir() => {
-            return Err(not_a_checkpoint("there is no such directory".to_owned()));
-        }
+    match open_regular(file) {
+        // What the system says of its size is not believed: the file may grow.
+        Ok(opened) => read_bounded(opened, MAX_MANIFEST_BYTES)
+            .map_err(|error| not_a_checkpoint(format!("its {MANIFEST_FILE} cannot be read: {error}"))),
+        Err(_) if path.is_file() => Err(not_a_checkpoint("it is a file, expected a directory".to_owned())),
+        Err(_) if !path.is_dir() => Err(not_a_checkpoint("there is no such directory".to_owned())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(not_a_checkpoint(format!("it has no {MANIFEST_FILE}")));
+            Err(not_a_checkpoint(format!("it has no {MANIFEST_FILE}")))
         }
-        Err(error) => return Err(CheckpointError::io("read", file)(error)),
+        Err(error) => Err(CheckpointError::io("read", file)(error)),
     }
-    std::fs::read(file).map_err(CheckpointError::io("read", file))
 }
 
 /// A file being read, with the checksum of what was read so far.

@@ -9,7 +9,7 @@ pub(crate) mod remarks;
 pub use prepare::Prepared;
 
 use crate::arithmetic::Ceiling;
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, Checkpoint, CheckpointDirectory};
 use crate::cli::{LogTarget, TrainOptions};
 use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::crew::{Crew, CrewOptions};
@@ -19,6 +19,7 @@ use crate::job::{Busy, Job};
 use crate::machine::Machine;
 use crate::mllog::MlLog;
 use crate::outlook::{self, Place};
+use crate::output;
 use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::plan_command::{OfRun, Planned};
@@ -172,7 +173,9 @@ fn find_checkpoint(config: &Config, options: &TrainOptions, leads: bool) -> Resu
         Some(dir) if options.resume && dir.exists() => {
             if leads && !options.dry_run {
                 // Opening the directory brings back a checkpoint that a crash had left under an interim name.
-                drop(open_directory(config, 1)?);
+                let directory = open_directory(config, 1)?;
+                let cleaned = directory.iter().flat_map(CheckpointDirectory::cleaned);
+                cleaned.for_each(|left| output::say(format_args!("checkpoints: {left}")));
             }
             checkpoint::newest(dir).map_err(|error| failed("the run cannot be resumed", error))
         }
@@ -279,6 +282,7 @@ fn announce(
     session: &Session,
     reporter: &mut Reporter,
 ) -> Result<()> {
+    session.cleaned().iter().for_each(|left| reporter.note(&format!("checkpoints: {left}")));
     if session.steps() > 0 {
         reporter.note(&format!("resumed at step {} (sample {})", session.steps(), session.samples()));
     }
@@ -451,6 +455,12 @@ impl Run<'_> {
         report.warnings.iter().try_for_each(|warning| self.reporter.warning(warning, Map::new()))
     }
 
+    /// Waits for what saves have left to do.
+    fn finish_saves(&mut self) -> Result<()> {
+        let warnings = self.session.finish_saves();
+        warnings.iter().try_for_each(|warning| self.reporter.warning(warning, Map::new()))
+    }
+
     /// Saves, says the last words and ends with the signal's exit code.
     fn interrupted(&mut self, signal: i32) -> Result<()> {
         self.conclude_evaluation()?;
@@ -462,6 +472,7 @@ impl Run<'_> {
             // Nobody will go on with it.
             self.log_stop(false)?;
         }
+        self.finish_saves()?;
         let done = self.done(&signal_name(signal))?;
         self.say_what_is_wrong_with_the_data()?;
         let at = self.at();
@@ -482,6 +493,7 @@ impl Run<'_> {
         memory.reached = None;
         memory.done = serde_json::to_value(&done).ok();
         self.save(Some(reason))?;
+        self.finish_saves()?;
         if self.options.time {
             let ceiling = self.ceiling();
             self.reporter.result(&self.session.crew().first().recorder().table(ceiling.as_ref()));
