@@ -14,6 +14,7 @@ mod checkpoint_manifest;
 mod checkpoint_roundtrip;
 mod checkpoint_support;
 mod command_line;
+mod concurrent;
 mod data_convert;
 mod deployment;
 mod disk_full;

@@ -22,6 +22,7 @@ struct LongTest {
 
 const LONG_TESTS: &[LongTest] = &[
     LongTest { package: "headlong", program: "all", name: "kill::soak_200" },
+    LongTest { package: "headlong", program: "all", name: "concurrent::soak_two_processes" },
     LongTest { package: "headlong-mutation", program: "all", name: "soak_mutants" },
     LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_1" },
     LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_2" },

@@ -198,6 +198,19 @@ fn refuse_foreign_checkpoints(dir: &Path) -> Result<()> {
     ))
 }
 
+/// Another run may have saved between the look at the folder and the moment at which this run locked it.
+fn refuse_later_checkpoints(config: &Config, resumed: Option<&Checkpoint>) -> Result<()> {
+    let Some(dir) = &config.checkpoint.dir else { return Ok(()) };
+    let found =
+        checkpoint::steps(dir).map_err(|error| failed("the checkpoint directory cannot be read", error))?;
+    let newest = found.last().map(|(step, _)| *step);
+    let expected = resumed.map(|checkpoint| checkpoint.manifest().state.step);
+    match newest {
+        Some(step) if Some(step) != expected => refuse_foreign_checkpoints(dir),
+        _ => Ok(()),
+    }
+}
+
 /// The last words of a run that has finished and is not asked for more now than it was then.
 fn already_done(config: &Config, checkpoint: &Checkpoint) -> Option<Done> {
     let state = &checkpoint.manifest().state;
@@ -243,6 +256,9 @@ fn open_session(
     };
     let (leads, ranks_on_machine) = (crew.leads(), crew.ranks_on_machine());
     let mut session = Session::open(config, crew, data, &start)?;
+    if leads {
+        refuse_later_checkpoints(config, resumed)?;
+    }
     if let Some(count) = config.run.eval_ranks {
         let options = EvalRanksOptions {
             count,

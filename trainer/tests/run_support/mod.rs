@@ -106,7 +106,12 @@ impl Place {
 
     /// The same with data still to be named.
     pub fn train_without_data(&self) -> Run {
-        Run::new("train").with(&SMALL).path("--output-dir", &self.path("output"))
+        self.train_into(&self.path("output"))
+    }
+
+    /// The same with another output folder.
+    pub fn train_into(&self, output: &Path) -> Run {
+        Run::new("train").with(&SMALL).path("--output-dir", output)
     }
 }
 
