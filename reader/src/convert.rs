@@ -224,8 +224,14 @@ fn create(
         Format::Split => match &options.rows {
             Some(rows) => Ok(Box::new(SplitSink::create(output, schema, rows)?)),
             None => {
-                let message = "split: the rows of every column's table have to be given (--rows N, or N,N,… one for each column)".to_owned();
-                Err(ReaderError::Invalid { message })
+                let rows = "split: the rows of every column's table have to be given (--rows N, or N,N,… one for each column)";
+                let how = match schema.dense_kind {
+                    DenseKind::Integers => {
+                        ", and how integers become numbers (--dense-transform \"ln(x+1)\")"
+                    }
+                    DenseKind::Transformed(_) => "",
+                };
+                Err(ReaderError::Invalid { message: format!("{rows}{how}") })
             }
         },
         Format::Parquet => Ok(Box::new(ParquetSink::create(output, schema)?)),

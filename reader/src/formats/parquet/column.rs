@@ -117,8 +117,13 @@ impl Column {
             }
             Role::Sparse(column) if columns.sparse[column].hotness == Hotness::Fixed(1) => {
                 let to = &mut samples.sparse[column].ids;
+                // Nothing but blanks is a missing value, as it is in text.
                 single(&mut |_, value| {
-                    to.push(value.map_or(Ok(MISSING_ID), |value| self.id(value))?);
+                    let id = match value {
+                        Some(value) if !self.is_blank(value) => self.id(value)?,
+                        _ => MISSING_ID,
+                    };
+                    to.push(id);
                     Ok(())
                 })
             }
@@ -218,6 +223,10 @@ impl Column {
             Values::Words(words) => words[index].data(),
             _ => &[],
         }
+    }
+
+    fn is_blank(&self, index: usize) -> bool {
+        matches!(&self.values, Values::Words(words) if words[index].data().trim_ascii().is_empty())
     }
 
     fn id(&self, index: usize) -> Result<u64, Fault> {

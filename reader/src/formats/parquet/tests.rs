@@ -248,6 +248,18 @@ fn what_pandas_and_polars_write_is_read_in_every_compression() {
 }
 
 #[test]
+fn an_empty_word_is_a_missing_value_as_it_is_in_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    write_foreign_table(&path, Compression::UNCOMPRESSED);
+    let mut columns = foreign_columns();
+    columns.sparse[2].hotness = Hotness::Fixed(1);
+    let samples = read(&[path], Some(&columns), whole(4)).unwrap();
+    let word = |text: &str| id_of_text(text.as_bytes());
+    assert_eq!(samples.sparse[2].ids, [word("drama|war"), MISSING_ID, MISSING_ID, word("war")]);
+}
+
+#[test]
 fn a_field_of_a_structure_is_not_taken_for_its_column() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
