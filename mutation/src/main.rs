@@ -1,5 +1,6 @@
 //! ```text
 //! headlong-mutation run [--format NAME]... [--mutants N] [--first SEED] [--jobs N] [--limit-s S] [--keep FOLDER]
+//! headlong-mutation read NAME [--first SEED] [--mutants N]
 //! headlong-mutation write NAME SEED FOLDER
 //! headlong-mutation formats
 //! ```
@@ -51,6 +52,17 @@ enum Action {
         /// Where mutants that are findings are kept.
         #[arg(long, default_value = "target/mutants")]
         keep: PathBuf,
+    },
+    /// Reads mutants of one format in this process, and prints what their reader says of each.
+    Read {
+        /// Their format.
+        format: String,
+        /// The first seed.
+        #[arg(long, default_value_t = 0)]
+        first: u64,
+        /// How many.
+        #[arg(long, default_value_t = 1)]
+        mutants: u64,
     },
     /// Writes the files of one mutant.
     Write {
@@ -117,6 +129,19 @@ fn run(action: Action) -> Result<bool> {
             println!("format           tried      read   refused  most memory       slowest   seconds");
             let reports = watch(&chosen, &task, &say)?;
             Ok(verdict(&reports, mutants))
+        }
+        Action::Read { format, first, mutants } => {
+            let (subject, place) = (find(&format)?, tempfile::tempdir()?);
+            let good = worker::good_inputs(subject, place.path())?;
+            for seed in first..first.saturating_add(mutants) {
+                let files = subjects::mutant(subject, &good, seed);
+                worker::write_files(&files, place.path())?;
+                match (subject.read)(place.path(), &files) {
+                    Ok(()) => println!("{seed}: read"),
+                    Err(reason) => println!("{seed}: {}", reason.replace('\n', " ")),
+                }
+            }
+            Ok(true)
         }
         Action::Write { format, seed, folder } => {
             let subject = find(&format)?;

@@ -5,7 +5,9 @@ use super::{Files, Subject, one, refused, texts};
 use crate::entries::rendezvous_frame;
 use crate::mutate;
 use crate::random::Random;
+use headlong::machine::Machine;
 use headlong::plan::cluster::description::ClusterDescription;
+use headlong::plan::{Facts, Plan};
 use headlong::{Config, Registry};
 use headlong_comm::tuning::Tuning;
 use headlong_reader::DenseTransform;
@@ -31,9 +33,19 @@ pub const SPECIFICATION: Subject = Subject {
     read: |folder, _| data(&folder.join("train"), Some(Format::Split), &described(false)),
 };
 
+/// The machine of a plan: the same everywhere.
+const MACHINE: Machine = Machine {
+    cores: 2,
+    available_bytes: 8 << 30,
+    cgroup_available_bytes: None,
+    core_flops: 1e11,
+    memory_bytes_per_s: 1e10,
+    device: None,
+};
+
 pub const CONFIGURATION: Subject = Subject {
     name: "configuration",
-    bound_mib: 16,
+    bound_mib: 64,
     good: |_| {
         let all = [
             include_str!("../../../configs/tiny.toml"),
@@ -48,8 +60,15 @@ pub const CONFIGURATION: Subject = Subject {
     on_disk: false,
     read: |_, files| {
         let text = text_of(files)?;
+        let registry = Registry::default();
         let mut config = Config::from_toml(text, "config.toml").map_err(refused)?;
-        config.validate_with(&Registry::default()).map_err(refused)
+        config.validate_with(&registry).map_err(refused)?;
+        // What is believed is planned, where no dictionary decides.
+        let Ok(rows) = config.table_rows(None) else { return Ok(()) };
+        let facts = Facts::new(&rows, &MACHINE, &registry);
+        let plan = Plan::new(&config, &facts);
+        plan.to_text();
+        plan.check(&config, &facts).map_err(refused)
     },
 };
 
