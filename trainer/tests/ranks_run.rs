@@ -68,7 +68,7 @@ fn a_transport_that_is_missing_ends_the_run_by_name() {
     ]);
     let command: Vec<&str> = run.arguments().iter().map(String::as_str).collect();
     let lacks =
-        "transport shm: shared memory joins the ranks of one node, and rank 1 is on another than rank 0";
+        "`transport shm`: shared memory joins the ranks of one node, and rank 1 is on another than rank 0";
     Run::new("launch").with(&["-n", "2", "--"]).with(&command).fails(2, &[lacks]);
 }
 
