@@ -28,16 +28,20 @@ pub fn run(command: &CheckpointCommand) -> Result<()> {
     }
 }
 
-fn open(directory: &Path) -> Result<Checkpoint> {
+/// Opens the checkpoint that the user names by `flag`.
+///
+/// # Errors
+/// [`Error::Config`] where there is none; [`Error::Failed`] for one that is damaged.
+pub fn open(flag: &str, directory: &Path) -> Result<Checkpoint> {
     checkpoint::open(directory).map_err(|error| match error {
         // Nothing was wrong with a checkpoint: the wrong directory was named.
-        CheckpointError::NotACheckpoint { .. } => Error::Usage(error.to_string()),
+        CheckpointError::NotACheckpoint { .. } => Error::config(flag, error.to_string()),
         error => Error::failed("the checkpoint cannot be used")(error),
     })
 }
 
 fn inspect(directory: &Path, json: &JsonOutput) -> Result<()> {
-    let checkpoint = open(directory)?;
+    let checkpoint = open("DIR", directory)?;
     output::answer(json, &inspect_text(&checkpoint), &inspect_json(&checkpoint))
 }
 
@@ -217,7 +221,7 @@ pub fn inspect_json(checkpoint: &Checkpoint) -> Value {
 }
 
 fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
-    let checkpoint = open(directory)?;
+    let checkpoint = open("DIR", directory)?;
     checkpoint.verify().map_err(Error::failed("the checkpoint is damaged"))?;
     let manifest = checkpoint.manifest();
     let files = manifest.files.len() + 1;
@@ -245,7 +249,7 @@ fn beside(checkpoint: &Path) -> PathBuf {
 }
 
 fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
-    let checkpoint = open(directory)?;
+    let checkpoint = open("DIR", directory)?;
     let target = target.map_or_else(|| beside(checkpoint.path()), Path::to_owned);
     let size = export(&checkpoint, &target)?;
     output::print(&format!("{}: {}, parameters named as in the original DLRM", target.display(), bytes(size)))

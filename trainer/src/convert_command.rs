@@ -9,13 +9,13 @@ use crate::preset::cardinalities;
 use crate::report::{bytes, count, duration};
 use crate::slow::Progress;
 use clap::Args;
-use headlong_reader::DenseTransform;
 use headlong_reader::convert::{self, ConvertOptions, Converted, split_rows};
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::formats::Format;
 use headlong_reader::formats::named::DenseReading;
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::{Distribution, MLPERF_SIZES, MultiHot, MultiHotSpec};
+use headlong_reader::{DenseTransform, ReaderError};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -110,7 +110,6 @@ fn say_what_is_drawn(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> 
 
 /// Converts; with bags, ids become these rows and then their bags.
 fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiHot>)>) -> Result<()> {
-    let failed = Error::failed("the data cannot be converted");
     let from = arguments.what.format_of(&arguments.data[0])?;
     let mut described = arguments.what.described()?;
     if let (Format::Csv, None, Some(columns)) =
@@ -136,7 +135,7 @@ fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiH
     let converted = convert::convert(&*source, arguments.to, &arguments.output, &options, &mut |samples| {
         progress.show_samples(samples, all);
     })
-    .map_err(failed)?;
+    .map_err(refused)?;
     let seconds = progress.seconds();
     let text = format!(
         "{} samples of {from} written as {}: {}, {}, in {}",
@@ -147,6 +146,14 @@ fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiH
         duration(seconds)
     );
     output::answer(&arguments.json, &text, &document(&converted, from, arguments.to, seconds))
+}
+
+/// An option that is missing or makes no sense is the user's to mend.
+fn refused(error: ReaderError) -> Error {
+    match error {
+        ReaderError::Invalid { message } => Error::Usage(message),
+        error => Error::failed("the data cannot be converted")(error),
+    }
 }
 
 fn rows(arguments: &ConvertArguments, from: Format, num_columns: usize) -> Result<Option<Vec<u64>>> {

@@ -163,16 +163,18 @@ fn training_source(config: &Config, files: &[DataFile], threads: usize) -> Resul
     let (is_shuffled, is_random) = (config.data.order != OrderChoice::Sequential, source.is_random());
     match keep(config.data.cache, &*source)? {
         Some(kept) => Ok((Arc::new(kept), is_random)),
-        None if is_shuffled && !is_random => {
-            let format = format_of(config, files)?;
-            let message = format!(
-                "data of {format} is read from front to back: for another order set data.cache = \"host\", or convert the files (`headlong \
-                 data convert --to headlong`)"
-            );
-            Err(Error::config("data.order", message))
-        }
+        None if is_shuffled && !is_random => Err(only_in_order(format_of(config, files)?)),
         None => Ok((source.into(), is_random)),
     }
+}
+
+/// What is said to another order than that of files that have no other.
+fn only_in_order(format: Format) -> Error {
+    let message = format!(
+        "{format} files are read from front to back: for another order set data.cache = \"host\", or convert them (`headlong data \
+         convert --to headlong`)"
+    );
+    Error::config("data.order", message)
 }
 
 /// The samples of `source` in memory, where they are to be and fit.
@@ -364,7 +366,7 @@ pub(crate) fn check_columns(config: &Config, source: &dyn Source, labelled: bool
 /// `config` with what the training files say of themselves: ids a sample.
 ///
 /// # Errors
-/// Files that cannot be read, or that have other columns than the configuration says.
+/// Files that cannot be read, or not in the order that the configuration says, or that have other columns.
 pub fn settle(config: &Config) -> Result<Config> {
     let (mut config, files) = (config.clone(), &config.data.train);
     if files.is_empty() {
@@ -372,9 +374,16 @@ pub fn settle(config: &Config) -> Result<Config> {
     }
     config.check_files()?;
     let format = format_of(&config, files)?;
+    let stays_in_order = config.data.order == OrderChoice::Sequential || config.data.cache != CacheData::Off;
+    if format == Format::Criteo && !stays_in_order {
+        return Err(only_in_order(format));
+    }
     if format != Format::Criteo {
         let source = open_source(&config, files, 1)?;
         check_columns(&config, &*source, true)?;
+        if !(stays_in_order || source.is_random()) {
+            return Err(only_in_order(format));
+        }
         let hotness = source.schema().sparse.iter().map(|column| match column.hotness {
             Hotness::Fixed(count) => count,
             Hotness::Varying => 0,

@@ -268,6 +268,22 @@ impl Error {
             Self::Interrupted { signal, .. } => u8::try_from(128 + signal).unwrap_or(1),
         }
     }
+
+    /// With the name that a file has for the column of the table that went wrong; `names` are those of all columns, empty where
+    /// files have none.
+    #[must_use]
+    pub fn naming_columns(self, names: &[String]) -> Self {
+        let causes = std::iter::successors(Some(&self as &dyn std::error::Error), |error| error.source());
+        let mut tables = causes.filter_map(|cause| cause.downcast_ref::<EmbeddingError>()?.table());
+        let column = tables.next().and_then(|table| {
+            let number: usize = table.strip_prefix('C')?.parse().ok()?;
+            Some(format!("column `{}` (table `{table}`)", names.get(number.checked_sub(1)?)?))
+        });
+        match column {
+            Some(context) if self.exit_code() == 1 => Self::Failed { context, source: Box::new(self) },
+            _ => self,
+        }
+    }
 }
 
 /// The failure of communication that lies under an error: saving a checkpoint exchanges rows, too.
@@ -301,6 +317,23 @@ mod tests {
         let error = Error::io("read", "day_0.gz")(std::io::Error::other("bad block"));
         assert_eq!(chain(&error), "cannot read day_0.gz: bad block");
         assert_eq!(error.exit_code(), 1);
+    }
+
+    #[test]
+    fn a_column_with_a_name_is_named() {
+        let full = |table: &str| {
+            let (table, what) = (table.to_owned(), "ids");
+            let source = EmbeddingError::Capacity { table, what, found: 9, capacity: 8 };
+            Error::failed("the rows cannot be looked up")(source)
+        };
+        let names = ["user".to_owned(), "genres".to_owned()];
+        let named = full("C2").naming_columns(&names);
+        assert_eq!(named.exit_code(), 1);
+        let text = chain(&named);
+        assert!(text.starts_with("column `genres` (table `C2`): the rows cannot be looked up: "), "{text}");
+        for (error, names) in [(full("C2"), &[][..]), (full("C3"), &names), (full("mine"), &names)] {
+            assert!(chain(&error.naming_columns(names)).starts_with("the rows cannot be looked up"));
+        }
     }
 
     #[test]

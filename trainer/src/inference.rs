@@ -2,7 +2,8 @@
 //! configuration, dictionary or admitted ids, dense transform.
 
 use crate::Registry;
-use crate::checkpoint::{self, Checkpoint, Select};
+use crate::checkpoint::{Checkpoint, Select};
+use crate::checkpoint_command;
 use crate::cli::{EvalArguments, PredictArguments};
 use crate::config::{
     Config, DenseOptimizer, DeviceChoice, Ids, OnBadRow, Precision, ScheduleChoice, SparseOptimizer,
@@ -134,8 +135,7 @@ struct Applied {
 impl Applied {
     /// For rows of `files`.
     fn open(directory: &Path, files: &[DataFile], how: &How, registry: &Registry) -> Result<Self> {
-        let checkpoint =
-            checkpoint::open(directory).map_err(|error| failed("the checkpoint cannot be used", error))?;
+        let checkpoint = checkpoint_command::open("--checkpoint", directory)?;
         let mut config = config_of(&checkpoint)?;
         config.eval.batch_size = how.batch_size.unwrap_or(config.eval.batch_size);
         config.data.on_bad_row = how.on_bad_row.unwrap_or(config.data.on_bad_row);
@@ -174,7 +174,8 @@ impl Applied {
 
     fn run(&mut self, files: &[DataFile], labelled: bool, take: &mut Take<'_>) -> Result<()> {
         let rows = EvaluationData::open_once(&self.config, files, labelled, self.threads)?;
-        let skipped = predict_all(&self.crew, &mut *rows.reader(&self.ids)?, take)?;
+        let skipped = predict_all(&self.crew, &mut *rows.reader(&self.ids)?, take);
+        let skipped = skipped.map_err(|error| error.naming_columns(&self.config.data.columns.categorical))?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {
             warn(&message);
         }

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::plan::{Facts, Plan};
 use crate::preset::KAGGLE_CARDINALITIES;
+use crate::session::check_eval_ranks;
 use std::path::Path;
 
 /// Text bytes of one stored byte of a compressed file, at most.
@@ -82,6 +83,15 @@ impl Outlook {
             return "";
         }
         "rows: the dictionary decides; these are an upper bound (the full Kaggle data, and what the files can hold)\n"
+    }
+
+    /// Refuses what ranks of their own cannot evaluate, as far as is known: made-up data has rows to evaluate on.
+    ///
+    /// # Errors
+    /// As [`check_eval_ranks`].
+    pub fn check_eval_ranks(&self, config: &Config) -> Result<()> {
+        let has_validation = !config.data.valid.is_empty() || config.data.train.is_empty();
+        check_eval_ranks(config, &self.rows, has_validation)
     }
 
     /// The facts for a plan with tables of `rows` rows, evenly divided among the ranks.

@@ -40,6 +40,7 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     let (config, options) = arguments.train.resolve(registry)?;
     of_plan(arguments, &config).check_for_one_process()?;
     config.check_files()?;
+    let config = data::settle(&config)?;
     let (machine, device_note) = machine(&config)?;
     let place = Place { machine: &machine, ranks_here: None, separate: in_processes(&config), registry };
     let topology = local_topology(&config);
@@ -81,6 +82,7 @@ impl Planned {
         config.multi_hot.is_idle = !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
         let outlook = outlook(&config, of_run.resumed)?;
         config.check_tables(&outlook.rows, place.registry)?;
+        outlook.check_eval_ranks(&config)?;
         let data_rows = of_run.data_rows.or(outlook.data_rows);
         let facts = Facts { data_rows, ..outlook.facts(&outlook.least_rows, place) };
         let refusal = Plan::new(&config, &facts).check(&config, &facts);

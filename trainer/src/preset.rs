@@ -54,6 +54,13 @@ pub const PRESETS: [Preset; 6] = [
     },
 ];
 
+/// The names of all presets, as `a, b or c`.
+pub fn names() -> String {
+    let names = PRESETS.map(|preset| preset.name);
+    let (last, others) = names.split_last().expect("there are presets");
+    format!("{} or {last}", others.join(", "))
+}
+
 /// Finds a preset by name.
 ///
 /// # Errors

@@ -171,7 +171,7 @@ fn plans_that_do_not_fit_and_contradictions_are_refused_before_anything_is_taken
     both.with(&["--resume"]).fails(2, &["--init-from", "--resume"]);
     run().with(&["--set", "model.bottom=[8]"]).fails(2, &["model.bottom", "model.dim"]);
     let nowhere = run().path("--init-from", &place.path("nowhere")).with(&["--set", "tables.rows=100"]);
-    nowhere.fails(1, &["--init-from", "nowhere", "no such directory"]);
+    nowhere.fails(2, &["--init-from", "nowhere", "no such directory"]);
 }
 
 /// Through the library: the reader never gives such ids.

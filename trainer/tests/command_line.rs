@@ -24,7 +24,7 @@ fn stderr(output: &Output) -> String {
 }
 
 /// Runs, expects exit code 2, an empty standard output, and every word in the message.
-fn refused(arguments: &[&str], words: &[&str]) {
+pub fn refused(arguments: &[&str], words: &[&str]) {
     let output = headlong(arguments);
     let message = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
@@ -34,7 +34,7 @@ fn refused(arguments: &[&str], words: &[&str]) {
     }
 }
 
-fn succeeds(arguments: &[&str]) -> String {
+pub fn succeeds(arguments: &[&str]) -> String {
     let output = headlong(arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
     stdout(&output)

@@ -62,7 +62,7 @@ fn what_does_not_fit_is_said_with_what_to_do() {
     write_text(&folder.path().join("a.txt"), 10);
     let output =
         headlong(&["data", "convert", "--data", &path("a.txt"), "--to", "npy", "--output", &path("day_0")]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(text_of(&output).contains("(--dense-transform \"ln(x+1)\")"), "{}", text_of(&output));
     let rows = [
         "data",

@@ -8,6 +8,7 @@ use crate::config::{DeviceChoice, OptimizersConfig};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::output;
+use crate::plan::Count;
 use crate::report::count;
 use clap::Args;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DeviceStep};
@@ -15,8 +16,9 @@ use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::pool::Pool;
 use headlong_device::{Arena, ArenaPlan, DType, JaggedRef, Mat, Stream};
 use headlong_embedding::hybrid::{
-    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition,
+    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, MAX_TABLE_ROWS, Owner, Partition,
 };
+use headlong_embedding::table::MAX_DIM;
 use headlong_embedding::{Registry, SetOptions, TableSpec};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -60,7 +62,7 @@ pub struct EmbeddingArguments {
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
     pub device: DeviceChoice,
     /// Threads; one per core by default
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = crate::cli::threads)]
     pub threads: Option<usize>,
     /// Seconds to measure each operation
     #[arg(long, value_name = "S", default_value_t = 2.0)]
@@ -102,18 +104,34 @@ fn checked(arguments: &EmbeddingArguments) -> Result<Optimizer> {
     optimizers.set_both(&arguments.optimizer)?;
     optimizers.resolve()?;
     let optimizer = optimizers.sparse.optimizer();
+    if dim > MAX_DIM || ids > u32::MAX as usize || arguments.rows > MAX_TABLE_ROWS {
+        return Err(Error::Usage(format!(
+            "expected --dim up to {MAX_DIM}, --ids up to {}, --rows up to {MAX_TABLE_ROWS}",
+            u32::MAX
+        )));
+    }
     if arguments.device == DeviceChoice::Cuda {
         Machine::detect_with(arguments.device)?;
         return Ok(optimizer);
     }
-    let rows = arguments.rows.saturating_mul(tables as u64);
-    let needed_bytes = rows.saturating_mul(dim as u64 * 4).saturating_add(optimizer.state_bytes(rows, dim));
+    let needed = memory(arguments, &optimizer);
     let available_bytes = Machine::detect().usable_bytes();
-    if needed_bytes > available_bytes {
-        let help = "lower --rows, --dim or --tables".to_owned();
-        return Err(Error::DoesNotFit { needed_bytes, available_bytes, help });
+    if !needed.fits(available_bytes) {
+        let help = "lower --rows, --dim, --tables or --ids".to_owned();
+        return Err(Error::DoesNotFit { needed_bytes: needed.get(), available_bytes, help });
     }
     Ok(optimizer)
+}
+
+/// Rows and their states, ids of all batches, what a batch is routed by, and its vectors with their gradients.
+fn memory(arguments: &EmbeddingArguments, optimizer: &Optimizer) -> Count {
+    /// Bytes of an id in a batch and in a route.
+    const ID_BYTES: usize = 8 * BATCHES + 64;
+    let EmbeddingArguments { tables, rows, dim, ids, bag, .. } = *arguments;
+    let rows = Count::from(rows) * tables;
+    let (ids, samples) = (Count::from(ids) * tables, Count::from(ids / bag) * tables);
+    let row_bytes = Count::from(dim) * 4_u64 + optimizer.state_bytes(1, dim.min(MAX_DIM));
+    rows * row_bytes + ids * ID_BYTES + samples * dim * 8_u64
 }
 
 /// What is measured.

@@ -4,8 +4,11 @@
 
 use crate::bench::sample::Block;
 use crate::cli::JsonOutput;
+use crate::data_command::require_files;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::output;
+use crate::plan::Count;
 use crate::report::{bytes, count, peak_rss_bytes};
 use clap::Args;
 use headlong_reader::convert::{self, Described};
@@ -49,6 +52,19 @@ pub struct ReaderArguments {
     pub json: JsonOutput,
 }
 
+/// Refuses reads in flight that this machine has no memory for.
+fn check_memory(options: &DiskOptions) -> Result<()> {
+    let needed = Count::from(options.block_bytes) * options.depth;
+    let available_bytes = Machine::detect().usable_bytes();
+    match needed.fits(available_bytes) {
+        true => Ok(()),
+        false => {
+            let help = "lower `--depth` or `--block-kib`".to_owned();
+            Err(Error::DoesNotFit { needed_bytes: needed.get(), available_bytes, help })
+        }
+    }
+}
+
 /// One way through the files.
 struct Pass {
     bytes: u64,
@@ -72,11 +88,13 @@ impl Pass {
 pub fn run(arguments: &ReaderArguments) -> Result<()> {
     let failed = |error| Error::failed("the files cannot be read")(error);
     let options = DiskOptions {
-        block_bytes: arguments.block_kib << 10,
+        block_bytes: arguments.block_kib.saturating_mul(1 << 10),
         depth: arguments.depth,
         engine: arguments.engine,
         direct: !arguments.buffered,
     };
+    require_files(&arguments.files)?;
+    check_memory(&options)?;
     DataFile::refuse_pipes(&arguments.files, "its bytes are read twice, to compare").map_err(failed)?;
     // One read at a time, as `dd iflag=direct bs=1M` does, and many: the better of both is what the disk can.
     let one =

@@ -46,6 +46,14 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
     threads.ok_or_else(|| format!("expected 1 to {MOST_THREADS} threads"))
 }
 
+/// Flags of `train` that say nothing of a configuration: other commands take them, so that a command line of `train` can be
+/// tried, and do not list them.
+fn hide_what_runs_alone_have(argument: clap::Arg) -> clap::Arg {
+    let of_runs = ["resume", "init_from", "log_json", "mllog", "time", "dry_run"];
+    let is_hidden = of_runs.iter().any(|name| argument.get_id() == name);
+    if is_hidden { argument.hide(true) } else { argument }
+}
+
 /// A command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -56,6 +64,7 @@ pub enum Command {
     /// Write the click probability of every row
     Predict(PredictArguments),
     /// Show what a training run would need, and whether it fits, without taking any memory
+    #[command(mut_args(hide_what_runs_alone_have))]
     Plan(PlanArguments),
     /// Convert data files between formats, look at them, check them, build dictionaries
     #[command(subcommand)]
@@ -474,8 +483,10 @@ pub enum KernelsCommand {
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Print the effective configuration as TOML that can be read back
+    #[command(mut_args(hide_what_runs_alone_have))]
     Show(TrainArguments),
     /// Check a configuration without running it
+    #[command(mut_args(hide_what_runs_alone_have))]
     Check(TrainArguments),
 }
 

@@ -21,17 +21,18 @@ pub struct TrainArguments {
     /// TOML configuration (`headlong config show` prints one)
     #[arg(long, value_name = "FILE", conflicts_with = "preset")]
     pub config: Option<PathBuf>,
-    /// tiny, criteo-hashed, criteo-sample, criteo-kaggle or criteo-terabyte-dlrm
-    #[arg(long, value_name = "NAME")]
+    /// A configuration with a name
+    #[arg(long, value_name = "NAME", help = preset::names())]
     pub preset: Option<String>,
     /// Override one key of the configuration; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
-    /// Training file (Criteo text, plain, .gz or .zst); may be repeated
+    /// Training files: Criteo text, CSV or TSV (plain, gzip or Zstandard; `-`: standard input), Parquet, or binary data;
+    /// may be repeated
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
     pub data: Vec<DataFile>,
-    /// Validation file; may be repeated
+    /// Validation files; may be repeated
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
     pub valid: Vec<DataFile>,
     /// Format of these files; told from the first one where it says so

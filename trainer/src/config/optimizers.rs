@@ -223,7 +223,7 @@ impl OptimizersConfig {
             "rowwise_adagrad" | "ftrl" => (name, "adagrad"),
             other => (other, other),
         };
-        check_name("--optimizer", sparse, &SPARSE_NAMES)?;
+        check_name("--optimizer", name, &["sgd", "adagrad", "adam", "lazy_adam", "rowwise_adagrad", "ftrl"])?;
         if self.sparse.name != sparse {
             self.sparse = SparseOptimizer { name: sparse.to_owned(), ..SparseOptimizer::default() };
         }

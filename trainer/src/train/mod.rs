@@ -10,6 +10,7 @@ pub use prepare::Prepared;
 
 use crate::arithmetic::Ceiling;
 use crate::checkpoint::{self, Checkpoint, CheckpointDirectory};
+use crate::checkpoint_command;
 use crate::cli::{LogTarget, TrainOptions};
 use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::crew::{Crew, CrewOptions};
@@ -43,6 +44,8 @@ use std::time::Instant;
 pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     // Before anything is made or read: a device that is not there will not come.
     Machine::detect_with(config.run.device)?;
+    let init_from = options.init_from.as_deref();
+    init_from.map_or(Ok(()), |dir| checkpoint_command::open("--init-from", dir).map(drop))?;
     let config = &data::settle(config)?;
     let mut job = Job::join(config)?;
     let preparing = job.busy("prepares its run");
@@ -60,6 +63,7 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         false => Reporter::quiet(None),
     };
     let outcome = run_with(&mut job, preparing, options, resumed.as_ref(), &mut reporter);
+    let outcome = outcome.map_err(|error| error.naming_columns(&config.data.columns.categorical));
     match &outcome {
         // The event `done` has said it, with the signal as its reason.
         Err(Error::Interrupted { .. }) | Ok(()) => {}
@@ -246,7 +250,7 @@ fn open_session(
     };
     let crew = Crew::build(&placement.decide(config), &prepared.table_rows, crew)?;
     let init_from = match &options.init_from {
-        Some(dir) => Some(checkpoint::open(dir).map_err(|error| failed("--init-from", error))?),
+        Some(dir) => Some(checkpoint_command::open("--init-from", dir)?),
         None => None,
     };
     let start = match (resumed, &init_from) {
