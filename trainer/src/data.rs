@@ -406,6 +406,28 @@ pub fn is_labelled(config: &Config, file: &DataFile) -> Result<bool> {
     has_label(file, &schema).map_err(|error| failed("the data cannot be read", error))
 }
 
+/// Refuses data that begins with something else than the configuration says, before anything is planned for it.
+///
+/// # Errors
+/// The first line or header that is not what is expected.
+pub fn check_beginning(config: &Config, files: &[DataFile]) -> Result<()> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    if format_of(config, files)? == Format::Criteo {
+        if config.data.on_bad_row == OnBadRow::Skip {
+            return Ok(());
+        }
+        // Whether a column is missing or the labels are, the parser says when it comes there.
+        return files.iter().try_for_each(|file| is_labelled(config, file).map(drop));
+    }
+    // What is opened of a pipe in another format is gone.
+    match files.iter().any(DataFile::is_stream) {
+        true => Ok(()),
+        false => check_columns(config, &*open_source(config, files, 1)?, true),
+    }
+}
+
 /// Samples of one pass over `files`, where their format says so.
 ///
 /// # Errors

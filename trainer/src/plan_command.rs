@@ -79,6 +79,9 @@ impl Planned {
     /// Files that cannot be read; settings that cannot work.
     pub fn new(config: &Config, place: &Place<'_>, of_run: &OfRun<'_>) -> Result<Self> {
         let mut config = config.clone();
+        for files in [&config.data.train, &config.data.valid] {
+            data::check_beginning(&config, files)?;
+        }
         config.multi_hot.is_idle = !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
         let outlook = outlook(&config, of_run.resumed)?;
         config.check_tables(&outlook.rows, place.registry)?;

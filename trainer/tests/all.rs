@@ -33,6 +33,7 @@ mod mllog_rules;
 mod multi_hot;
 mod narrow_tables;
 mod nccl_tests_output;
+mod odd_files;
 mod outputs;
 mod own_program;
 mod paths;

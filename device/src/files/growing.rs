@@ -15,17 +15,20 @@ pub struct GrowingFile {
 }
 
 impl GrowingFile {
-    /// Opens a log: behind what is there already (`append`), or in its place.
+    /// Opens a log: behind what is there already (`append`), or in its place. A symbolic link is not followed.
     ///
     /// # Errors
-    /// Another process has it open for writing; the file cannot be made.
+    /// Another process has it open for writing; it is a symbolic link; the file cannot be made.
     pub fn open(path: &Path, append: bool) -> io::Result<Self> {
         if let Some(file) = open_directly(path)? {
             return Ok(Self { file });
         }
         let mut options = File::options();
-        options.append(true).create(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(path)?;
+        options.append(true).create(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+        let file = options.open(path).map_err(|error| match error.raw_os_error() {
+            Some(libc::ELOOP) => io::Error::other("it is a symbolic link: name the file itself"),
+            _ => error,
+        })?;
         lock(&file)?;
         if !append {
             file.set_len(0)?;

@@ -3,10 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
@@ -16,6 +18,10 @@ use super::lock::NameLock;
 const TEMPORARY: &str = ".tmp-";
 /// Of a longer name, temporary files bear this many bytes: file systems allow 255 with what is added.
 const MOST_NAME_BYTES: usize = 200;
+/// How long a program may take to open a named pipe for reading.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// How often that is looked at.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A file that a command writes.
 ///
@@ -201,7 +207,7 @@ pub(super) fn open_directly(path: &Path) -> io::Result<Option<File>> {
         Ok(found) if found.is_file() => Ok(None),
         Ok(found) if found.is_dir() => Err(io::Error::other("it is a directory")),
         Ok(_) => {
-            let file = File::options().write(true).open(path)?;
+            let file = open_waiting(path)?;
             // What has come in its place since must not be overwritten.
             match file.metadata()?.is_file() {
                 true => Err(io::Error::other("it became a file while it was opened")),
@@ -211,6 +217,30 @@ pub(super) fn open_directly(path: &Path) -> io::Result<Option<File>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Opens a pipe or a device. A named pipe without a reader is waited for, but not without end.
+fn open_waiting(path: &Path) -> io::Result<File> {
+    let since = Instant::now();
+    let mut options = File::options();
+    options.write(true).custom_flags(libc::O_NONBLOCK);
+    let file = loop {
+        match options.open(path) {
+            Err(error) if error.raw_os_error() != Some(libc::ENXIO) => return Err(error),
+            Err(_) if since.elapsed() < PATIENCE => sleep(PAUSE),
+            Err(_) => {
+                let reason = "no program has opened this named pipe for reading: start that first";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+            }
+            Ok(file) => break file,
+        }
+    };
+    // SAFETY: the calls take numbers and no memory; the descriptor is open as long as `file` lives.
+    let set = unsafe {
+        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK)
+    };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
 /// The number of the open file that `path` stands for: `/dev/stdout`, `/dev/fd/N`, `/proc/self/fd/N`, or a link to one.

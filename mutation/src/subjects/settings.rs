@@ -87,7 +87,7 @@ pub const CLUSTER: Subject = Subject {
     on_disk: true,
     read: |folder, files| {
         let path = folder.join(&files[0].0);
-        let cluster = ClusterDescription::find(&path.to_string_lossy()).map_err(refused)?;
+        let cluster = ClusterDescription::find(path).map_err(refused)?;
         let _ = (cluster.memory_bytes(), cluster.costs());
         Ok(())
     },

@@ -153,6 +153,11 @@ pub fn open(folders: &[PathBuf], transform: DenseTransform) -> Result<RecordSour
 
 fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, Shard)> {
     let root = folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !has_specification(folder) {
+        let message =
+            format!("a folder of data is described by the {SPECIFICATION} next to it, and there is none");
+        return Err(ReaderError::Format { file: folder.to_owned(), message });
+    }
     let spec = FeatureSpec::load(root)?;
     let bad = |message: String| ReaderError::Format { file: root.join(SPECIFICATION), message };
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();

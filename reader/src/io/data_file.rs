@@ -23,8 +23,8 @@ use crate::error::{ReaderError, Result};
 const STANDARD_INPUT: &str = "-";
 /// Most bytes of a pipe that are looked at.
 const MOST_SEEN_BYTES: usize = 4 << 20;
-/// How long somebody may take to open a named pipe for writing.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a program may take to open a named pipe for writing.
+const PATIENCE: Duration = Duration::from_secs(8);
 /// How often that is looked at.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -41,6 +41,8 @@ enum Stream {
     /// Not at all; also where the name is that of a file.
     #[default]
     Unread,
+    /// It could not be opened: it is not waited for again.
+    Refused,
     /// So many bytes were looked at.
     Seen(Vec<u8>, File),
     /// It was given to somebody who reads it to its end.
@@ -98,17 +100,16 @@ impl DataFile {
         if !self.is_stream() {
             return Ok(Bytes::All { seen: Cursor::default(), file: self.open_file()? });
         }
-        match std::mem::replace(&mut *self.lock(), Stream::Given) {
-            Stream::Unread => {
-                let (seen, file) = self.open_stream(PATIENCE)?;
-                Ok(Bytes::All { seen: Cursor::new(seen), file })
-            }
-            Stream::Seen(seen, file) => Ok(Bytes::All { seen: Cursor::new(seen), file }),
+        let mut stream = self.lock();
+        let (seen, file) = match std::mem::replace(&mut *stream, Stream::Given) {
+            Stream::Seen(seen, file) => (seen, file),
             Stream::Given => {
                 let reason = "it has been read already, and its data is wanted again".to_owned();
-                Err(ReaderError::Pipe { file: self.name(), reason })
+                return Err(ReaderError::Pipe { file: self.name(), reason });
             }
-        }
+            unread => self.begin(&unread, &mut stream)?,
+        };
+        Ok(Bytes::All { seen: Cursor::new(seen), file })
     }
 
     /// Opens it to look at its beginning, which stays where it is.
@@ -117,18 +118,25 @@ impl DataFile {
             return self.open();
         }
         let mut stream = self.lock();
-        match &*stream {
-            Stream::Unread => {
-                let (seen, file) = self.open_stream(PATIENCE)?;
+        match std::mem::take(&mut *stream) {
+            unread @ (Stream::Unread | Stream::Refused) => {
+                let (seen, file) = self.begin(&unread, &mut stream)?;
                 *stream = Stream::Seen(seen, file);
             }
-            Stream::Seen(..) => {}
+            seen @ Stream::Seen(..) => *stream = seen,
             Stream::Given => {
+                *stream = Stream::Given;
                 drop(stream);
                 return self.open();
             }
         }
         Ok(Bytes::Look { of: self.clone(), at: 0 })
+    }
+
+    /// Opens what was not opened until `now`.
+    fn begin(&self, now: &Stream, stream: &mut Stream) -> Result<(Vec<u8>, File)> {
+        let patience = if matches!(now, Stream::Refused) { Duration::ZERO } else { PATIENCE };
+        self.open_stream(patience).inspect_err(|_| *stream = Stream::Refused)
     }
 
     fn lock(&self) -> MutexGuard<'_, Stream> {
@@ -182,8 +190,7 @@ fn wait_for_writer(mut file: &File, patience: Duration) -> io::Result<Vec<u8>> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
             Ok(0) if started.elapsed() >= patience => {
-                let seconds = patience.as_secs();
-                let message = format!("nothing has opened this named pipe for writing within {seconds} s");
+                let message = "no program has opened this named pipe for writing: start that first";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
             Ok(0) => sleep(PAUSE),
@@ -313,9 +320,9 @@ mod tests {
         let path = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let file = DataFile::from(&path);
-        let message = file.open_stream(Duration::from_millis(50)).err().unwrap().to_string();
+        let message = file.begin(&Stream::Refused, &mut file.lock()).err().unwrap().to_string();
         assert!(
-            message.contains("pipe: nothing has opened this named pipe for writing within 0 s"),
+            message.contains("pipe: no program has opened this named pipe for writing: start that first"),
             "{message}"
         );
         let writer = std::thread::spawn(move || std::fs::write(path, "abc"));

@@ -4,9 +4,10 @@ use super::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsComma
 use super::{completions, files};
 use crate::Registry;
 use crate::bench::collectives::{self, operation::Operation};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::report::lines;
 use crate::{checkpoint_command, config_command, data_command, doctor, inference, output, plan_command};
+use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,7 +31,15 @@ use std::process::ExitCode;
 ///
 /// Reads the command line of this process. Commands that start processes (`launch`, `bench`) start this program.
 pub fn main_with(registry: Registry) -> ExitCode {
-    let command = Cli::parse().command;
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) if error.kind() == ErrorKind::InvalidUtf8 => {
+            let error = not_text();
+            lines::last_words(&error);
+            return ExitCode::from(error.exit_code());
+        }
+        Err(error) => error.exit(),
+    };
     let launched = crate::signals::outlive_file_limits().and_then(|()| crate::launch::follow_launcher());
     let answer = launched.and_then(|()| match command {
         Some(command) => dispatch(command, &registry),
@@ -44,6 +53,13 @@ pub fn main_with(registry: Registry) -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// The error of an argument that must be text. Paths may be any bytes, but not where they are the value of a key.
+fn not_text() -> Error {
+    let arguments = std::env::args_os().filter(|argument| argument.to_str().is_none());
+    let names: Vec<_> = arguments.map(|argument| format!("`{}`", argument.display())).collect();
+    Error::Usage(format!("expected text, found bytes that are not UTF-8: {}", names.join(", ")))
 }
 
 fn dispatch(command: Command, registry: &Registry) -> Result<()> {

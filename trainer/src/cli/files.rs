@@ -109,8 +109,11 @@ impl CommandFiles {
             }
             let folder = output.path.parent().and_then(|folder| fs::canonicalize(folder).ok());
             let is_inside = |closed: &&Named| {
-                let closed = fs::canonicalize(&closed.path).ok();
-                folder.as_ref().zip(closed).is_some_and(|(folder, closed)| folder.starts_with(closed))
+                let path = fs::canonicalize(&closed.path).ok();
+                let is_below =
+                    folder.as_ref().zip(path).is_some_and(|(folder, path)| folder.starts_with(path));
+                let mut entries = fs::read_dir(&closed.path).into_iter().flatten().flatten();
+                is_below || entries.any(|entry| Place::of(&entry.path()).as_ref() == Some(&place))
             };
             if let Some(closed) = self.closed.iter().find(is_inside) {
                 return Err(output.clash("lies in the checkpoint that", closed, "reads"));

@@ -245,7 +245,7 @@ pub struct PlanArguments {
 pub struct ClusterArguments {
     /// Plan for laptop, h200x1, dgx-a100, dgx-h100, dgx-h200, gb200-nvl72 or a described cluster; `show` prints the descriptions
     #[arg(long, value_name = "NAME|FILE.toml|show", help_heading = "Cluster")]
-    pub cluster: Option<String>,
+    pub cluster: Option<PathBuf>,
     /// Nodes of it
     #[arg(long, value_name = "N", requires = "cluster", help_heading = "Cluster")]
     pub nodes: Option<usize>,

@@ -28,9 +28,9 @@ const TRACED_STEPS: usize = 4;
 ///
 /// # Errors
 /// Wrong descriptions and configurations, by file and key; [`Error::DoesNotFit`]; files that cannot be written.
-pub(super) fn run(arguments: &PlanArguments, name: &str, registry: &Registry) -> Result<()> {
+pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -> Result<()> {
     let asked = &arguments.on_cluster;
-    if name == "show" {
+    if name == Path::new("show") {
         let texts: Vec<_> = PRESETS.iter().map(|(_, text)| *text).collect();
         return output::print(&texts.join("\n"));
     }
@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &PlanArguments, name: &str, registry: &Registry) ->
     output::answer(&arguments.json, &text, &document)
 }
 
-fn described(asked: &ClusterArguments, name: &str) -> Result<ClusterDescription> {
+fn described(asked: &ClusterArguments, name: &Path) -> Result<ClusterDescription> {
     let mut cluster = ClusterDescription::find(name)?;
     cluster.nodes = asked.nodes.unwrap_or(cluster.nodes);
     cluster.devices_per_node = asked.devices_per_node.unwrap_or(cluster.devices_per_node);

@@ -160,7 +160,6 @@ fn dry_run(
     resumed: Option<&Checkpoint>,
     reporter: &Reporter,
 ) -> Result<()> {
-    prepare::check_beginning(&job.config, &job.config.data.train)?;
     let ranks_here = job.processes_here();
     let machine = Machine::detect_with(job.config.run.device)?;
     let place =

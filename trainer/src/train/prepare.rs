@@ -3,7 +3,7 @@
 use crate::Registry;
 use crate::checkpoint::Checkpoint;
 use crate::cli::TrainOptions;
-use crate::config::{Config, Ids, OnBadRow};
+use crate::config::{Config, Ids};
 use crate::data::{self, EvaluationData, failed};
 use crate::data_key;
 use crate::dictionary::RunDictionary;
@@ -19,7 +19,6 @@ use headlong_comm::Topology;
 use headlong_device::pool::Pool;
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::IdMapper;
-use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHot;
 use headlong_reader::synthetic::{self, SyntheticData, SyntheticEvent, SyntheticOptions, SyntheticReport};
@@ -68,7 +67,7 @@ impl Prepared {
         if prepared.train.is_empty() {
             prepared.make_synthetic(config, threads, reporter)?;
         } else {
-            check_beginning(config, &prepared.train)?;
+            data::check_beginning(config, &prepared.train)?;
             prepared.train_rows = data::known_samples(config, &prepared.train)?;
         }
         if config.data.ids == Ids::Dictionary {
@@ -300,25 +299,6 @@ impl Prepared {
             valid_rows,
             synthetic: self.synthetic.is_some(),
         }
-    }
-}
-
-/// Refuses training data that begins with something else than the configuration says, before anything is planned for it.
-///
-/// # Errors
-/// The first line or header that is not what is expected.
-pub(super) fn check_beginning(config: &Config, files: &[DataFile]) -> Result<()> {
-    if data::format_of(config, files)? == Format::Criteo {
-        if config.data.on_bad_row == OnBadRow::Skip {
-            return Ok(());
-        }
-        // Whether a column is missing or the labels are, the parser says when it comes there.
-        return files.iter().try_for_each(|file| data::is_labelled(config, file).map(drop));
-    }
-    // What is opened of a pipe in another format is gone.
-    match files.iter().any(DataFile::is_stream) {
-        true => Ok(()),
-        false => data::check_columns(config, &*data::open_source(config, files, 1)?, true),
     }
 }
 

@@ -168,11 +168,12 @@ impl ClusterDescription {
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::Config`], which names file and key.
-    pub fn find(source: &str) -> Result<Self> {
-        if let Some((name, text)) = PRESETS.iter().find(|(name, _)| *name == source) {
+    pub fn find(source: impl AsRef<Path>) -> Result<Self> {
+        let path = source.as_ref();
+        if let Some((name, text)) = PRESETS.iter().find(|(name, _)| Path::new(name) == path) {
             return Self::parse(text, name);
         }
-        let path = Path::new(source);
+        let source = &*path.to_string_lossy();
         if !path.exists() && !source.contains(['.', '/']) {
             let names: Vec<_> = PRESETS.iter().map(|(name, _)| *name).collect();
             let hint = keys::nearest(source, names.iter().copied());
