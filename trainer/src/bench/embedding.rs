@@ -104,11 +104,14 @@ fn checked(arguments: &EmbeddingArguments) -> Result<Optimizer> {
     optimizers.set_both(&arguments.optimizer)?;
     optimizers.resolve()?;
     let optimizer = optimizers.sparse.optimizer();
-    if dim > MAX_DIM || ids > u32::MAX as usize || arguments.rows > MAX_TABLE_ROWS {
-        return Err(Error::Usage(format!(
-            "expected --dim up to {MAX_DIM}, --ids up to {}, --rows up to {MAX_TABLE_ROWS}",
-            u32::MAX
-        )));
+    for (flag, found, most) in [
+        ("--dim", dim as u64, MAX_DIM as u64),
+        ("--ids", ids as u64, u64::from(u32::MAX)),
+        ("--rows", arguments.rows, MAX_TABLE_ROWS),
+    ] {
+        if found > most {
+            return Err(Error::Usage(format!("{flag}: expected at most {most}, found {found}")));
+        }
     }
     if arguments.device == DeviceChoice::Cuda {
         Machine::detect_with(arguments.device)?;
