@@ -51,7 +51,7 @@ fn tables_are_measured_with_every_optimizer() {
 fn what_cannot_be_measured_is_refused() {
     bench().with(&["--ids", "10", "--bag", "4"]).fails(2, &["--ids a multiple of --bag"]);
     bench().with(&["--optimizer", "adagard"]).fails(2, &["did you mean \"adagrad\"?"]);
-    bench_of("10000000000000").fails(2, &["lower --rows, --dim or --tables"]);
+    bench_of("10000000000000").fails(2, &["lower --rows, --dim, --tables or --ids"]);
     bench_of("18446744073709551615").fails(2, &["--rows: expected at most", "found 18446744073709551615"]);
     bench().with(&["--alpha", "nan"]).fails(2, &["--alpha is 0 or more"]);
 }

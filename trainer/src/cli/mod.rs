@@ -33,7 +33,8 @@ use std::path::PathBuf;
 #[command(name = "headlong", version, about, propagate_version = true, max_term_width = 110)]
 #[command(after_help = "Exit codes: 0 done, 1 failed while running, 2 wrong usage, config or plan, \
     3 communication failed, 4 slower than the baseline given, 77 skipped because a device is absent, \
-    124 out of time, 129, 130 or 143 stopped by SIGHUP, SIGINT or SIGTERM after saving.")]
+    124 out of time, 129, 130 or 143 stopped by SIGHUP, SIGINT or SIGTERM: after saving, \
+    unless a second signal ended the run at once.")]
 pub struct Cli {
     /// What to do; without it the help is printed.
     #[command(subcommand)]
@@ -277,7 +278,7 @@ pub enum DataCommand {
     Inspect(DataFilesArguments),
     /// Check every line or sample of any format, and MD5 sums; malformed lines are named with their numbers
     Verify(VerifyArguments),
-    /// Make multi-hot data of one-hot data in any format, as the generator of MLPerf v2 does
+    /// Make multi-hot data of one-hot data in any format, as the generator of MLPerf v3 does
     MultiHot(MultiHotArguments),
 }
 
@@ -444,7 +445,7 @@ pub enum Shape {
     /// Kaggle: dim 16, bottom 512-256-64-16, top 512-256-1, SGD.
     #[value(name = "C2")]
     C2,
-    /// MLPerf v2: DCNv2, multi-hot.
+    /// MLPerf v3: DCNv2, multi-hot.
     #[value(name = "C3")]
     C3,
 }

@@ -104,7 +104,7 @@ keys! {
     "checkpoint.dir": "folder of the checkpoints; unset: none are written",
     "checkpoint.save_every": "steps between checkpoints; 0: at the end alone",
     "checkpoint.keep": "newest checkpoints that are kept",
-    "checkpoint.keep_best": "whether the checkpoint of the best evaluation is kept besides",
+    "checkpoint.keep_best": "with save_every: whether the best evaluation is saved and kept, too",
     "mlperf.org": "--mllog: who trains",
     "mlperf.platform": "--mllog: on what",
     "mlperf.division": "--mllog: \"closed\" or \"open\"",

@@ -87,7 +87,8 @@ fn run_with(
 ) -> Result<()> {
     let config = &job.config.clone();
     if let Some(done) = resumed.and_then(|checkpoint| already_done(config, checkpoint)) {
-        reporter.note("this run has finished already; its last words again:");
+        reporter
+            .note("this run has finished already (more --epochs or --steps go on); its final report again:");
         let state = &resumed.expect("the answer came from a checkpoint").manifest().state;
         return reporter.done(At { step: state.step, samples: state.samples }, &done);
     }
@@ -485,6 +486,11 @@ impl Run<'_> {
         self.conclude_evaluation()?;
         let step = self.session.steps();
         if self.saved.as_ref().is_none_or(|(saved_at, _)| *saved_at != step) {
+            if self.config.checkpoint.dir.is_some() {
+                let (name, step) = (signal_name(signal), report::count(step));
+                let rest = "a second signal ends the run at once, without saving";
+                self.reporter.note(&format!("{name}: saving step {step}; {rest}"));
+            }
             self.save(None)?;
         }
         if self.config.checkpoint.dir.is_none() {

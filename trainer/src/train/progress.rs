@@ -132,7 +132,11 @@ impl Meter {
             return Some(session.steps() as f64 / end.max(1) as f64);
         }
         let progress = session.reader().progress();
-        let of_epoch = progress.stored_bytes_read as f64 / progress.stored_bytes.max(1) as f64;
+        if progress.stored_bytes == 0 {
+            // A pipe, of which nobody knows the end.
+            return None;
+        }
+        let of_epoch = progress.stored_bytes_read as f64 / progress.stored_bytes as f64;
         Some((session.position().epoch as f64 + of_epoch) / epochs)
     }
 }
