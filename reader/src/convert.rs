@@ -118,6 +118,8 @@ fn open_any(format: Format, files: &[DataFile], described: &Described) -> Result
 pub struct ConvertOptions {
     /// Integers become numbers in this way; none: they stay integers.
     pub transform: Option<DenseTransform>,
+    /// Integers may stay integers in a format whose reader has to be told: `raw`.
+    pub keep_integers: bool,
     /// Rows of each table, where ids are to become rows (`id mod rows`), and where the format has to know them.
     pub rows: Option<Vec<u64>>,
     /// Several ids a sample are made of one, which has become a row.
@@ -217,6 +219,12 @@ fn create(
         }
         Format::Mlperf => fitting(RecordLayout::mlperf()),
         Format::Raw => {
+            if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() && !options.keep_integers
+            {
+                let message = "raw holds transformed numbers: say how integers become numbers \
+                               (--dense-transform \"ln(x+1)\"), or that another program reads integers (--integers)";
+                return Err(ReaderError::Invalid { message: message.to_owned() });
+            }
             let hotness = schema.fixed_hotness()?;
             fitting(RecordLayout::raw(false, schema.dense.len(), schema.dense_kind, &hotness)?)
         }

@@ -299,6 +299,13 @@ impl ValueFault {
         let record = first + self.sample as u64 + 1;
         let message = match self.column {
             None => format!("record {record}: label: expected 0 or 1, found {}", self.value),
+            Some(column) if self.value.is_subnormal() => {
+                let (name, bits) = (&schema.dense[column], self.value.to_bits() as i32);
+                format!(
+                    "record {record}, column {name}: expected a number, found the bits of the integer {bits}: convert \
+                     it with --integers --dense-transform"
+                )
+            }
             Some(column) => {
                 let name = &schema.dense[column];
                 format!("record {record}, column {name}: expected a finite number, found {}", self.value)
@@ -315,11 +322,22 @@ impl Samples {
         if let Some(sample) = label {
             return Some(ValueFault { sample, column: None, value: self.labels[sample] });
         }
+        self.first_dense_fault(schema, |number| !number.is_finite())
+    }
+
+    /// The first dense number that is subnormal, as the bits of every small integer are, and hardly any number
+    /// of real data.
+    pub fn first_bits_of_an_integer(&self, schema: &DataSchema) -> Option<ValueFault> {
+        self.first_dense_fault(schema, f32::is_subnormal)
+    }
+
+    fn first_dense_fault(&self, schema: &DataSchema, is_fault: impl Fn(f32) -> bool) -> Option<ValueFault> {
         let DenseValues::Numbers(numbers) = &self.dense else { return None };
-        if !numbers.iter().fold(false, |found, number| found | !number.is_finite()) {
+        // Without an early end, which would be slower where there is none.
+        if !numbers.iter().fold(false, |found, &number| found | is_fault(number)) {
             return None;
         }
-        let at = numbers.iter().position(|number| !number.is_finite())?;
+        let at = numbers.iter().position(|&number| is_fault(number))?;
         let (sample, column) = (at / schema.dense.len(), at % schema.dense.len());
         Some(ValueFault { sample, column: Some(column), value: numbers[at] })
     }

@@ -11,6 +11,7 @@ use crate::output;
 use crate::report::{bytes, count};
 use crate::session::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB};
 use crate::statistics::STATISTICS_BLOB;
+use headlong_device::files::is_stdout;
 use headlong_reader::Position;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -249,6 +250,11 @@ fn beside(checkpoint: &Path) -> PathBuf {
 }
 
 fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
+    if let Some(path) = target.filter(|path| *path == Path::new("-") || is_stdout(path)) {
+        let reason =
+            "safetensors are not written front to back, so standard output cannot take them: name a file";
+        return Err(Error::Usage(format!("--output {}: {reason}", path.display())));
+    }
     let checkpoint = open("DIR", directory)?;
     let target = target.map_or_else(|| beside(checkpoint.path()), Path::to_owned);
     let size = export(&checkpoint, &target)?;

@@ -9,6 +9,7 @@ use crate::preset::cardinalities;
 use crate::report::{bytes, count, duration};
 use crate::slow::Progress;
 use clap::Args;
+use headlong_device::files::is_stdout;
 use headlong_reader::convert::{self, ConvertOptions, Converted, split_rows};
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::formats::Format;
@@ -17,7 +18,8 @@ use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::{Distribution, MLPERF_SIZES, MultiHot, MultiHotSpec};
 use headlong_reader::{DenseTransform, ReaderError};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Arguments of `headlong data convert`.
@@ -29,7 +31,7 @@ pub struct ConvertArguments {
     /// The format to write: headlong, mlperf, raw, npy, split, parquet, csv, criteo
     #[arg(long, value_name = "FORMAT")]
     pub to: Format,
-    /// The file; for `npy` what its files' names begin with, for `split` a folder (`DIR/train`)
+    /// The file, or - (standard output); for `npy` what its files' names begin with, for `split` a folder (`DIR/train`)
     #[arg(long, value_name = "PATH")]
     pub output: PathBuf,
     /// Turn ids into rows, id mod rows: a number for all columns, one for each (3,5,…), or a published list's name
@@ -110,6 +112,7 @@ fn say_what_is_drawn(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> 
 
 /// Converts; with bags, ids become these rows and then their bags.
 fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiHot>)>) -> Result<()> {
+    let target = target(arguments)?;
     let from = arguments.what.format_of(&arguments.data[0])?;
     let mut described = arguments.what.described()?;
     if let (Format::Csv, None, Some(columns)) =
@@ -130,22 +133,71 @@ fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiH
         Some((rows, bags)) => (Some(rows), Some(bags)),
         None => (rows(arguments, from, source.schema().sparse.len())?, None),
     };
-    let options = ConvertOptions { transform, rows, multi_hot, disk: DiskOptions::default() };
+    let keep_integers = arguments.what.integers;
+    let options = ConvertOptions { transform, keep_integers, rows, multi_hot, disk: DiskOptions::default() };
     let (mut progress, all) = (Progress::new(), source.num_samples());
-    let converted = convert::convert(&*source, arguments.to, &arguments.output, &options, &mut |samples| {
+    let converted = convert::convert(&*source, arguments.to, target, &options, &mut |samples| {
         progress.show_samples(samples, all);
-    })
-    .map_err(refused)?;
+    });
+    if is_stdout(target) && converted.as_ref().is_err_and(is_broken_pipe) {
+        // A reader that has gone (`| head`) is no error.
+        return Ok(());
+    }
+    let converted = converted.map_err(refused)?;
     let seconds = progress.seconds();
+    let size = if is_stdout(target) { String::new() } else { format!(", {}", bytes(converted.bytes)) };
     let text = format!(
-        "{} samples of {from} written as {}: {}, {}, in {}",
+        "{} samples of {from} written as {}: {}{size}, in {}",
         count(converted.num_samples),
         arguments.to,
         names(&converted),
-        bytes(converted.bytes),
         duration(seconds)
     );
-    output::answer(&arguments.json, &text, &document(&converted, from, arguments.to, seconds))
+    let mut document = document(&converted, from, arguments.to, seconds);
+    if is_stdout(target) {
+        // Not known: others may have written there, too.
+        document["bytes"] = Value::Null;
+    }
+    match is_stdout(target) {
+        true => output::answer_aside(&arguments.json, &text, &document),
+        false => output::answer(&arguments.json, &text, &document),
+    }
+}
+
+/// Where the data goes; refuses names that would say something else of it than it is.
+fn target(arguments: &ConvertArguments) -> Result<&Path> {
+    let (path, to) = (&*arguments.output, arguments.to);
+    let refuse = |message: String| Err(Error::Usage(format!("--output {}: {message}", path.display())));
+    let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    if let Some(program) = [("gz", "gzip"), ("zst", "zstd")]
+        .into_iter()
+        .find_map(|(name, program)| (name == ending).then_some(program))
+    {
+        return refuse(match to {
+            Format::Csv | Format::Criteo => {
+                format!("nothing is compressed here: write to `--output - | {program} > {}`", path.display())
+            }
+            _ => format!("nothing is compressed here: name a file without .{ending}"),
+        });
+    }
+    if path != Path::new("-") && !is_stdout(path) {
+        return Ok(path);
+    }
+    if matches!(to, Format::Npy | Format::Split) {
+        return refuse(format!(
+            "{to} is several files, which standard output cannot hold: name a place for them"
+        ));
+    }
+    if arguments.json.json {
+        return refuse(
+            "standard output has the data, so that --json cannot go there: use --json-file".to_owned(),
+        );
+    }
+    Ok(Path::new("/dev/stdout"))
+}
+
+fn is_broken_pipe(error: &ReaderError) -> bool {
+    matches!(error, ReaderError::Write { source, .. } if source.kind() == ErrorKind::BrokenPipe)
 }
 
 /// An option that is missing or makes no sense is the user's to mend.

@@ -31,7 +31,7 @@ pub struct DescribedArguments {
     /// Records of `raw`: ids a sample in each column (1,3,…); MLPerf's multi-hot data where it is not given. For `csv` 0: any number
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pub hotness: Vec<u32>,
-    /// `raw`, `csv`: dense numbers are integers, still to be transformed
+    /// `raw`, `csv`: dense numbers are integers, still to be transformed; `--to raw` keeps them so for another program
     #[arg(long)]
     pub integers: bool,
     /// Threads for text; one per core by default

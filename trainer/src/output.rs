@@ -43,6 +43,18 @@ pub fn answer(output: &JsonOutput, text: &str, document: &serde_json::Value) -> 
     print(&lines::fold(text, lines::width(std::io::stdout())))
 }
 
+/// As [`answer`] where standard output has data: the text goes to standard error, and no document to the output.
+///
+/// # Errors
+/// [`Error::Io`] where the file of `--json-file` cannot be written.
+pub fn answer_aside(output: &JsonOutput, text: &str, document: &serde_json::Value) -> Result<()> {
+    if let Some(file) = &output.json_file {
+        write_file(file, &format!("{document:#}\n"))?;
+    }
+    say(text);
+    Ok(())
+}
+
 /// Writes a file, which appears under its name when it is complete.
 ///
 /// # Errors

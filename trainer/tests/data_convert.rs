@@ -81,6 +81,128 @@ fn what_does_not_fit_is_said_with_what_to_do() {
     assert!(text_of(&output).contains("expected 26 counts of at least 1"), "{}", text_of(&output));
 }
 
+/// Ends with exit code 2, saying `words`, and writes nothing.
+fn refused(folder: &Path, arguments: &[&str], words: &str) {
+    let names = || crate::run_support::names(folder);
+    let before = names();
+    let output = Command::new(env!("CARGO_BIN_EXE_headlong")).args(arguments).current_dir(folder).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text_of(&output));
+    assert!(text_of(&output).contains(words), "{}", text_of(&output));
+    assert_eq!(names(), before);
+}
+
+#[test]
+fn integers_are_written_as_raw_only_where_that_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    write_text(&folder.path().join("a.txt"), 10);
+    let raw = ["--data", &path("a.txt"), "--to", "raw", "--rows", "1000", "--output", &path("a.raw")];
+    refused(
+        folder.path(),
+        &[&["data", "convert"][..], &raw].concat(),
+        "(--dense-transform \"ln(x+1)\"), or that another program reads integers (--integers)",
+    );
+    let ones = ["1"; 26].join(",");
+    let verify = ["data", "verify", &path("a.raw"), "--from", "raw", "--hotness", &ones];
+    convert(&[&raw[..], &["--integers"]].concat());
+    let output = headlong(&[&verify[..], &["--integers"]].concat());
+    assert!(output.status.success(), "{}", text_of(&output));
+    // Read as numbers they are refused, by `train`, too.
+    let output = headlong(&verify);
+    assert_eq!(output.status.code(), Some(1));
+    let words = "record 2, column I2: expected a number, found the bits of the integer 1: convert it with";
+    assert!(text_of(&output).contains("a.raw: ") && text_of(&output).contains(words), "{}", text_of(&output));
+    let hotness = format!("data.hotness=[{ones}]");
+    let train = ["train", "--data", &path("a.raw"), "--preset", "tiny", "--set", "data.format=raw", "--set"];
+    let output = headlong(&[&train[..], &[&hotness, "--set", "data.ids=modulo"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text_of(&output).contains(words), "{}", text_of(&output));
+    // As the message says.
+    let again = ["--from", "raw", "--hotness", &ones, "--integers", "--dense-transform", "ln(x+1)"];
+    let to = ["--data", &path("a.raw"), "--to", "raw", "--output", &path("b.raw")];
+    convert(&[&to[..], &again].concat());
+    convert(&[&raw[..6], &["--dense-transform", "ln(x+1)", "--output", &path("c.raw")]].concat());
+    assert!(std::fs::read(path("b.raw")).unwrap() == std::fs::read(path("c.raw")).unwrap());
+}
+
+#[test]
+fn text_goes_to_standard_output_and_nothing_else_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    write_text(&folder.path().join("a.txt"), 3000);
+    convert(&["--data", &path("a.txt"), "--to", "csv", "--output", &path("a.csv")]);
+    let expected = std::fs::read(path("a.csv")).unwrap();
+    let to = |output: &str, format: &str| {
+        let arguments = ["data", "convert", "--data", &path("a.txt"), "--to", format, "--output", output];
+        arguments.map(str::to_owned)
+    };
+    for (output, format) in [("-", "csv"), ("/dev/stdout", "csv"), ("-", "criteo")] {
+        let arguments = to(output, format);
+        let written = headlong(&arguments.each_ref().map(String::as_str));
+        assert!(written.status.success(), "{}", text_of(&written));
+        let expected = if format == "csv" { &expected } else { &std::fs::read(path("a.txt")).unwrap() };
+        assert!(written.stdout == *expected, "{output} {format}");
+        let said = String::from_utf8_lossy(&written.stderr).into_owned();
+        assert!(said.contains("3,000 samples of criteo written as"), "{said}");
+    }
+    let script = "set -o pipefail; \"$0\" \"$@\" | head -n 1";
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_headlong")]).args(to("-", "csv"));
+    let written = shell.output().unwrap();
+    assert!(written.status.success(), "{}", text_of(&written));
+    let refuse = |output: &str, format: &str, more: &[&str], words: &str| {
+        let arguments = to(output, format);
+        refused(folder.path(), &[&arguments.each_ref().map(String::as_str)[..], more].concat(), words);
+    };
+    let options = ["--rows", "1000", "--dense-transform", "ln(x+1)"];
+    for format in ["npy", "split"] {
+        refuse("-", format, &options, "several files, which standard output cannot hold");
+    }
+    refuse("-", "csv", &["--json"], "use --json-file");
+    // What is not compressed does not get the name of what is.
+    refuse("x.csv.gz", "csv", &[], "`--output - | gzip > x.csv.gz`");
+    refuse("x.TSV.ZST", "csv", &[], "`--output - | zstd > x.TSV.ZST`");
+    for (output, format) in [("x.gz", "headlong"), ("x.zst", "npy"), ("x.gz", "split"), ("x.gz", "parquet")] {
+        refuse(output, format, &options, "nothing is compressed here: name a file without .");
+    }
+    assert!(!Path::new("-").exists());
+}
+
+#[test]
+fn an_id_beyond_the_format_is_refused_by_column_and_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("a.csv"), "label,I1,C1,C2\n1,0.5,3,14695981039346656037\n").unwrap();
+    for (to, most) in [("raw", "4294967295"), ("npy", "2147483647")] {
+        let output =
+            headlong(&["data", "convert", "--data", &path("a.csv"), "--to", to, "--output", &path("x")]);
+        assert_eq!(output.status.code(), Some(1));
+        let words = format!(
+            "record 1: column C2: expected an id of at most {most}, found 14695981039346656037: --rows makes rows of ids"
+        );
+        assert!(text_of(&output).contains(&words), "{}", text_of(&output));
+    }
+}
+
+#[test]
+fn files_that_are_read_together_are_inspected_with_their_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    write_text(&folder.path().join("a.txt"), 20);
+    for (to, output, bytes) in [
+        // Headers of 128 bytes; labels and ids of four bytes, numbers of four or two, rows of two.
+        ("npy", "day_0", 3 * 128 + 20 * (4 + 13 * 4 + 26 * 4)),
+        ("split", "day/train", 20 * (1 + 13 * 2 + 26 * 2)),
+    ] {
+        let options = ["--dense-transform", "ln(x+1)", "--rows", "1000"];
+        convert(&[&["--data", &path("a.txt"), "--to", to, "--output", &path(output)][..], &options].concat());
+        let found = headlong(&["data", "inspect", &path(output)]);
+        let text = text_of(&found).replace(',', "");
+        assert!(text.contains(&format!(" {bytes} bytes ({to})")), "{text}");
+    }
+}
+
 /// Runs a script of `tests/python` on a folder, which must agree.
 fn agrees(python: &Path, script: &str, what: &str, folder: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);

@@ -84,7 +84,9 @@ fn predictions_go_to_standard_output_to_pipes_and_to_devices() {
     convert(&place.valid, "csv", Path::new("/dev/stdout")).succeeds();
     let export =
         Run::new("checkpoint").with(&["export", checkpoint.to_str().unwrap(), "--output", "/dev/stdout"]);
-    export.fails(1, &["cannot write /dev/stdout", "front to back"]);
+    export.fails(2, &["--output /dev/stdout", "front to back"]);
+    let export = Run::new("checkpoint").with(&["export", checkpoint.to_str().unwrap(), "--output", "-"]);
+    export.fails(2, &["--output -: safetensors are not written front to back"]);
 }
 
 #[test]

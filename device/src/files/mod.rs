@@ -14,7 +14,7 @@ mod read;
 
 pub use growing::GrowingFile;
 pub use lock::FolderLock;
-pub use output::OutputFile;
+pub use output::{OutputFile, is_stdout};
 pub use read::{open_regular, read_bounded};
 
 use std::io;

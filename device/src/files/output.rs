@@ -259,6 +259,11 @@ pub(super) fn own_descriptor(path: &Path) -> Option<i32> {
     None
 }
 
+/// Whether `path` is another name of standard output, such as `/dev/stdout`.
+pub fn is_stdout(path: &Path) -> bool {
+    own_descriptor(path) == Some(libc::STDOUT_FILENO)
+}
+
 /// Another handle of an open file: with its position, and its way of appending.
 fn duplicate(descriptor: i32) -> io::Result<File> {
     // SAFETY: the call takes numbers and no memory; a number that is not open is refused with `EBADF`.

@@ -65,8 +65,9 @@ pub const RECORDS: Subject = Subject {
     name: "records",
     bound_mib: 32,
     good: |_| {
-        // Numbers of four bytes: a label, then dense ones and ids of the columns that `described` says.
-        let records = |name: &str, numbers: usize| vec![(name.to_owned(), [1, 0, 0, 0].repeat(20 * numbers))];
+        // Numbers of four bytes: a label, then dense ones and ids of the columns that `described` says. All are 0,
+        // which is a number and an integer alike.
+        let records = |name: &str, numbers: usize| vec![(name.to_owned(), [0; 4].repeat(20 * numbers))];
         Ok(vec![records("raw", 1 + 2 + 4), records("mlperf", 1 + 13 + 26)])
     },
     damage: |good, random| {

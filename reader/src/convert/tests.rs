@@ -37,7 +37,13 @@ fn run(
 }
 
 fn plain() -> ConvertOptions {
-    ConvertOptions { transform: None, rows: None, multi_hot: None, disk: DiskOptions::default() }
+    ConvertOptions {
+        transform: None,
+        keep_integers: false,
+        rows: None,
+        multi_hot: None,
+        disk: DiskOptions::default(),
+    }
 }
 
 fn all(format: Format, path: &Path) -> Samples {
@@ -65,12 +71,8 @@ fn formats_with_less_keep_what_they_have_room_for() {
     let [first, ours] = ["a.txt", "a.hld"].map(|name| folder.path().join(name));
     std::fs::write(&first, text(3000)).unwrap();
     let rows: Vec<u64> = (0..26).map(|column| [100, 1000, 1 << 20][column % 3]).collect();
-    let options = ConvertOptions {
-        transform: Some(DenseTransform::LnPlus1),
-        rows: Some(rows.clone()),
-        multi_hot: None,
-        disk: DiskOptions::default(),
-    };
+    let options =
+        ConvertOptions { transform: Some(DenseTransform::LnPlus1), rows: Some(rows.clone()), ..plain() };
     run(Format::Criteo, std::slice::from_ref(&first), Format::Headlong, &ours, &options).unwrap();
     let expected = all(Format::Headlong, &ours);
     let cases = [
@@ -112,9 +114,12 @@ fn what_a_format_cannot_hold_is_refused_before_a_file_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let first = folder.path().join("a.txt");
     std::fs::write(&first, text(10)).unwrap();
-    for (format, expected) in
-        [(Format::Npy, "npy holds transformed numbers"), (Format::Split, "rows of every column's table")]
-    {
+    let cases = [
+        (Format::Npy, "npy holds transformed numbers"),
+        (Format::Raw, "(--dense-transform \"ln(x+1)\"), or that another program reads integers (--integers)"),
+        (Format::Split, "rows of every column's table"),
+    ];
+    for (format, expected) in cases {
         let output = folder.path().join("out");
         let message = run(Format::Criteo, std::slice::from_ref(&first), format, &output, &plain())
             .unwrap_err()

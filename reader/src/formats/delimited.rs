@@ -353,7 +353,12 @@ impl DelimitedSink {
     }
 
     fn error(&self, error: csv::Error) -> ReaderError {
-        ReaderError::Write { file: self.path.clone(), source: error.into() }
+        // What kind of error the system gave is asked: whether a reader has gone.
+        let source = match error.into_kind() {
+            csv::ErrorKind::Io(source) => source,
+            other => std::io::Error::other(format!("{other:?}")),
+        };
+        ReaderError::Write { file: self.path.clone(), source }
     }
 
     fn fields(&self, samples: &Samples, index: usize, fields: &mut Vec<String>) -> Result<()> {

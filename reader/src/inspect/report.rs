@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::columns::{ColumnStatistics, DenseStatistics};
 use super::distinct::DistinctCounter;
+use crate::convert::files_of;
 use crate::error::Result;
 use crate::formats::Format;
 use crate::io::{DataFile, TextFile};
@@ -102,7 +103,12 @@ impl FileSummary {
 
     /// One of several files, or a folder, whose rows are counted together.
     pub(super) fn of_format(path: &DataFile, format: Format) -> Self {
-        let bytes = path.stored_bytes().unwrap_or(0);
+        // A folder, or what several names begin with, has the bytes of its files.
+        let several = || {
+            let files = files_of(format, &[path.path().to_owned()]);
+            files.iter().map(|file| file.metadata().map_or(0, |data| data.len())).sum()
+        };
+        let bytes = path.stored_bytes().ok().filter(|&bytes| bytes > 0).unwrap_or_else(several);
         Self { path: path.to_string(), bytes, compression: format.name(), rows: None, bad_rows: None }
     }
 }

@@ -60,7 +60,8 @@ impl Fixture {
             let run = Run::new("data").with(&["convert"]).path("--data", &self.path("good.txt"));
             let run = run.with(&["--to", format]).path("--output", &self.path(name));
             let more: &[&str] = match *format {
-                "headlong" | "mlperf" | "raw" => &["--rows", "1000"],
+                "headlong" | "mlperf" => &["--rows", "1000"],
+                "raw" => &["--rows", "1000", "--dense-transform", "ln(x+1)"],
                 _ => &[],
             };
             run.with(more).succeeds();

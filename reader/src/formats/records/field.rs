@@ -3,7 +3,7 @@
 use half::f16;
 
 use crate::error::{ReaderError, Result};
-use crate::samples::{DenseValues, Hotness, Samples, present, present_id};
+use crate::samples::{DataSchema, DenseValues, Hotness, Samples, present, present_id};
 
 /// A type of number in a file, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +214,7 @@ impl Field {
         bad.map_or(Ok(()), Err)
     }
 
-    /// Writes the numbers of `samples` into whole `records`.
+    /// Writes the numbers of `samples`, which are of `schema`, into whole `records`.
     ///
     /// # Errors
     /// A value that the element cannot hold.
@@ -222,13 +222,23 @@ impl Field {
         &self,
         records: &mut [u8],
         record_bytes: usize,
-        samples: &Samples,
+        (samples, schema): (&Samples, &DataSchema),
     ) -> Result<(), BadValue> {
         let size = self.element.bytes();
         for (index, record) in records.chunks_exact_mut(record_bytes).enumerate() {
             let places = record[self.at..self.at + self.count * size].chunks_exact_mut(size);
             let put = |(place, value): (&mut [u8], Value)| {
                 self.element.write(value, place).map_err(|what| BadValue { record: index, what })
+            };
+            let put_id = |place: &mut [u8], column: usize, id: u64| match present_id(id) {
+                id if id <= self.element.largest_id() => put((place, Value::Integer(id as i64))),
+                id => {
+                    let (name, most) = (&schema.sparse[column].name, self.element.largest_id());
+                    let what = format!(
+                        "column {name}: expected an id of at most {most}, found {id}: --rows makes rows of ids, id mod rows"
+                    );
+                    Err(BadValue { record: index, what })
+                }
             };
             match self.target {
                 Target::Label => places.zip([Value::Float(samples.labels[index])]).try_for_each(put)?,
@@ -249,11 +259,11 @@ impl Field {
                 }
                 Target::Column(column) => {
                     let ids = samples.sparse[column].of(index, Hotness::Fixed(self.count as u32));
-                    places.zip(ids.iter().map(|&id| Value::id(id))).try_for_each(put)?;
+                    places.zip(ids).try_for_each(|(place, &id)| put_id(place, column, id))?;
                 }
                 Target::AllColumns => {
-                    let ids = samples.sparse.iter().map(|bags| Value::id(bags.ids[index]));
-                    places.zip(ids).try_for_each(put)?;
+                    let mut columns = places.zip(&samples.sparse).enumerate();
+                    columns.try_for_each(|(column, (place, bags))| put_id(place, column, bags.ids[index]))?;
                 }
             }
         }
@@ -268,14 +278,23 @@ enum Value {
     Float(f32),
 }
 
-impl Value {
-    fn id(id: u64) -> Self {
-        // Ids beyond an i64 are refused by every element, as this is.
-        Value::Integer(i64::try_from(present_id(id)).unwrap_or(i64::MAX))
-    }
-}
-
 impl Element {
+    /// The largest id that it holds.
+    fn largest_id(self) -> u64 {
+        match self {
+            Element::Bool => 1,
+            Element::I8 => i8::MAX as u64,
+            Element::U8 => u64::from(u8::MAX),
+            Element::I16 => i16::MAX as u64,
+            Element::U16 => u64::from(u16::MAX),
+            Element::I32 => i32::MAX as u64,
+            Element::U32 => u64::from(u32::MAX),
+            Element::I64 => i64::MAX as u64,
+            // Ids are whole numbers.
+            Element::F16 | Element::F32 | Element::F64 => 0,
+        }
+    }
+
     fn write(self, value: Value, place: &mut [u8]) -> Result<(), String> {
         let (integer, float) = match value {
             Value::Integer(integer) => (integer, integer as f64),

@@ -289,7 +289,13 @@ impl SampleStream for RecordStream {
                 decoded.map_err(|bad| bad_value(&file.path, records.start, bad))?;
             }
             let is_dense = file.fields.iter().any(|field| field.target == Target::Dense);
-            if let Some(fault) = is_dense.then(|| samples.first_fault(&self.schema)).flatten() {
+            // Records of all columns have no header that says what their numbers are.
+            let is_untold = file.fields.len() > 1;
+            let fault = is_dense.then(|| {
+                let bits = || samples.first_bits_of_an_integer(&self.schema).filter(|_| is_untold);
+                samples.first_fault(&self.schema).or_else(bits)
+            });
+            if let Some(fault) = fault.flatten() {
                 return Err(fault.in_file(&file.path, records.start, &self.schema));
             }
         }

@@ -122,5 +122,10 @@ fn a_value_that_does_not_fit_is_refused_by_name() {
     too_large.sparse[4].ids[1] = 1 << 40;
     let mut sink = Box::new(layout.create(&folder.path().join("x")).unwrap());
     let message = sink.write(&too_large).unwrap_err().to_string();
-    assert!(message.contains("record 2: expected 0 to 4294967295, found 1099511627776"), "{message}");
+    assert!(
+        message.contains(
+            "record 2: column C5: expected an id of at most 4294967295, found 1099511627776: --rows"
+        ),
+        "{message}"
+    );
 }
