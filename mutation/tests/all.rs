@@ -69,6 +69,29 @@ fn good_inputs_are_read_and_mutants_are_read_or_refused() {
     }
 }
 
+/// Mutants of Parquet that took gigabytes, or minutes, before metadata and headers of pages were walked.
+#[test]
+fn what_was_found_stays_mended() {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = folder.path().to_str().unwrap();
+    for seed in [1025761, 1059624, 1110826, 1200554, 1237627, 1249641, 1284197, 1288429] {
+        let seed = seed.to_string();
+        let (text, code) = run(&[
+            "--format",
+            "parquet",
+            "--first",
+            &seed,
+            "--mutants",
+            "1",
+            "--limit-s",
+            "10",
+            "--keep",
+            keep,
+        ]);
+        assert_eq!(code, 0, "{text}");
+    }
+}
+
 /// A million mutants of each format: hours. `cargo xtask soak --only mutants` keeps what it says.
 #[test]
 #[ignore = "hours"]

@@ -5,8 +5,10 @@
 
 mod column;
 mod contained;
+mod delta;
 mod pages;
 mod read;
+mod thrift;
 mod write;
 
 pub use read::{ParquetSource, is_parquet};

@@ -1,29 +1,37 @@
 //! Pages of a column, of sizes that are looked at before memory is taken for them.
 //!
-//! A page says itself how long it is once it is decompressed, and how many values it has. The Parquet crate takes memory on
-//! these words; here they are bounded first.
+//! A page says itself how long it is once it is decompressed, how many values it has, and how many words and how long ones. The
+//! Parquet crate takes memory on these words; here they are bounded first.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Cursor, Read};
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::bytes::Bytes;
-use ::parquet::basic::Compression;
+use ::parquet::basic::{Compression, Encoding, Type as Physical};
 use ::parquet::column::page::{Page, PageMetadata, PageReader};
 use ::parquet::errors::{ParquetError, Result};
 use ::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
 use ::parquet::file::reader::{ChunkReader, Length};
 use ::parquet::file::serialized_reader::SerializedPageReader;
+use ::parquet::schema::types::ColumnDescPtr;
+
+use super::delta;
+use super::thrift::{self, Fault};
 
 /// The longest page. Writers make pages of a megabyte or so.
 const MOST_PAGE_BYTES: u64 = 256 << 20;
 /// A page up to this size passes whatever the metadata says of its column: some writers have said it wrong.
 const TRUSTED_PAGE_BYTES: u64 = 16 << 20;
-/// The most values of a page of lists: of one sample, it may be.
+/// The most values of a page of lists, of one sample, it may be; and of a page of words with their lengths first.
 const MOST_LIST_VALUES: u32 = 16 << 20;
 /// The longest metadata.
 const MOST_METADATA_BYTES: u64 = 256 << 20;
+/// Most headers of pages are shorter.
+const LIKELY_HEADER_BYTES: usize = 256;
+/// Where a header is not looked at further: it may hold the least and the most of its page's words.
+const MOST_HEADER_BYTES: usize = 16 << 20;
 /// gzip makes at most this many bytes of one.
 const GZIP_RATIO: u64 = 1032;
 
@@ -47,6 +55,7 @@ pub(super) fn metadata(file: &File, bytes: u64) -> Result<ParquetMetaData> {
     }
     let mut buffer = vec![0; length as usize];
     file.read_exact_at(&mut buffer, tail_from - length)?;
+    thrift::check_metadata(&buffer).map_err(|fault| refuse(format!("its metadata: {fault}")))?;
     ParquetMetaDataReader::decode_metadata(&buffer)
 }
 
@@ -56,24 +65,23 @@ pub(super) struct Chunk {
     bytes: u64,
     most_page_bytes: u64,
     compression: Compression,
-    /// Where the last two reads of a header began, and what they say of the page's size. A page is asked for after its
-    /// header, between which the reader may begin to read at the page itself.
-    headers: Mutex<[Option<Header>; 2]>,
+    header: Arc<LastHeader>,
 }
 
-/// A place that a header was read at, and what it says of its page's size: nothing, where it is none.
-#[derive(Clone, Copy)]
-struct Header {
-    at: u64,
-    size: Option<u64>,
+/// The header that was read last: where its page begins and the bytes of that once it is decompressed, or what is wrong.
+type LastHeader = Mutex<Option<std::result::Result<(u64, u64), String>>>;
+
+fn locked(header: &LastHeader) -> MutexGuard<'_, Option<std::result::Result<(u64, u64), String>>> {
+    header.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Chunk {
     /// Refuses the page at `start`, stored in `stored` bytes, if it would be too long.
     fn check_page(&self, start: u64, stored: &[u8]) -> Result<()> {
-        let headers = self.headers.lock().unwrap_or_else(PoisonError::into_inner);
-        let size = headers.iter().flatten().find(|header| header.at < start).and_then(|header| header.size);
-        let size = size.ok_or_else(|| refuse("a page header does not begin with its sizes".to_owned()))?;
+        let size = match &*locked(&self.header) {
+            Some(Ok((page, size))) if *page == start => *size,
+            _ => return Err(refuse(format!("a page at byte {start} that no header speaks of"))),
+        };
         let most = self.most_page_bytes;
         if size > most {
             return Err(refuse(format!("expected a page of at most {most} bytes, found {size}")));
@@ -111,14 +119,11 @@ impl Length for Chunk {
 }
 
 impl ChunkReader for Chunk {
-    type T = BufReader<At>;
+    type T = HeaderBytes;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
-        let mut read = BufReader::new(At { file: Arc::clone(&self.file), at: start });
-        let size = page_size(read.fill_buf()?);
-        let mut headers = self.headers.lock().unwrap_or_else(PoisonError::into_inner);
-        *headers = [Some(Header { at: start, size }), headers[0]];
-        Ok(read)
+        let (file, header) = (Arc::clone(&self.file), Arc::clone(&self.header));
+        Ok(HeaderBytes { file, at: start, header, bytes: None })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
@@ -132,43 +137,47 @@ impl ChunkReader for Chunk {
     }
 }
 
-/// A file from a place on, whose own place is not moved.
-pub(super) struct At {
+/// The header of a page and no byte more, read and checked when its first byte is asked for. The crate makes one where the page
+/// itself begins, too, and then asks for nothing.
+pub(super) struct HeaderBytes {
     file: Arc<File>,
     at: u64,
+    header: Arc<LastHeader>,
+    bytes: Option<Cursor<Vec<u8>>>,
 }
 
-impl Read for At {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.at)?;
-        self.at += read as u64;
-        Ok(read)
-    }
-}
-
-/// The bytes of a page once it is decompressed: field 2 of its header, in Thrift's compact protocol. Writers put the type and
-/// the sizes first; a header that does not is not understood.
-fn page_size(header: &[u8]) -> Option<u64> {
-    let mut bytes = header.iter();
-    let mut number = || {
-        let mut value = 0_u64;
-        for shift in (0..35).step_by(7) {
-            let byte = *bytes.next()?;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
+impl HeaderBytes {
+    fn load(&self) -> io::Result<Vec<u8>> {
+        let mut window = vec![0; LIKELY_HEADER_BYTES];
+        loop {
+            let mut read = 0;
+            while read < window.len() {
+                match self.file.read_at(&mut window[read..], self.at + read as u64)? {
+                    0 => break,
+                    more => read += more,
+                }
             }
+            let found = thrift::page_header(&window[..read]);
+            if matches!(found, Err(Fault::Short)) && read == window.len() && read < MOST_HEADER_BYTES {
+                window.resize(8 * read, 0);
+                continue;
+            }
+            let found = found.map_err(|fault| format!("the header of a page at byte {}: {fault}", self.at));
+            let length = found.as_ref().map_or(0, |(length, _)| *length);
+            *locked(&self.header) = Some(found.map(|(length, size)| (self.at + length as u64, size)));
+            window.truncate(length);
+            return Ok(window);
         }
-        None
-    };
-    // Each of the two is a field header (one field further, an i32), and a number in zigzag.
-    let is_field = |header: Option<u64>| header == Some(0x15);
-    let (first, _, second) = (number(), number(), number());
-    if !is_field(first) || !is_field(second) {
-        return None;
     }
-    let zigzag = number()?;
-    u64::try_from((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64)).ok()
+}
+
+impl Read for HeaderBytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.bytes.is_none() {
+            self.bytes = Some(Cursor::new(self.load()?));
+        }
+        self.bytes.as_mut().map_or(Ok(0), |bytes| bytes.read(buffer))
+    }
 }
 
 /// The pages of a column chunk.
@@ -180,39 +189,104 @@ pub(super) fn of_column(
 ) -> Result<Box<dyn PageReader>> {
     let said = u64::try_from(column.uncompressed_size()).unwrap_or(0);
     let most = said.clamp(TRUSTED_PAGE_BYTES, MOST_PAGE_BYTES);
+    let header = Arc::new(LastHeader::default());
     let chunk = Chunk {
         file: Arc::clone(file),
         bytes,
         most_page_bytes: most,
         compression: column.compression(),
-        headers: Mutex::default(),
+        header: Arc::clone(&header),
     };
     let pages = SerializedPageReader::new(Arc::new(chunk), column, rows, None)?;
-    Ok(Box::new(CheckedPages { pages, has_lists: column.column_descr().max_rep_level() > 0 }))
+    let list_values = u64::try_from(column.num_values()).unwrap_or(0);
+    Ok(Box::new(CheckedPages { pages, header, column: column.column_descr_ptr(), list_values }))
 }
 
 /// Pages whose numbers of values fit their bytes.
 struct CheckedPages {
     pages: SerializedPageReader<Chunk>,
-    has_lists: bool,
+    header: Arc<LastHeader>,
+    column: ColumnDescPtr,
+    /// Where the column has lists: how many values its pages may still have.
+    list_values: u64,
 }
 
 impl CheckedPages {
-    fn check(&self, page: Option<Page>) -> Result<Option<Page>> {
-        let (what, most) = match &page {
-            Some(Page::DictionaryPage { buf, .. }) => {
-                ("dictionary", u32::try_from(buf.len()).unwrap_or(u32::MAX))
+    fn check(&mut self, page: &Page) -> Result<()> {
+        let found = page.num_values();
+        let (what, most) = match page {
+            Page::DictionaryPage { buf, .. } => {
+                ("dictionary", (buf.len() / stored_bytes(self.column.physical_type())) as u64)
             }
-            Some(_) if self.has_lists => ("page of lists", MOST_LIST_VALUES),
-            _ => return Ok(page),
+            _ if self.column.max_rep_level() > 0 => {
+                ("page of lists", self.list_values.min(MOST_LIST_VALUES.into()))
+            }
+            _ => ("page", u64::MAX),
         };
-        match page.as_ref().map_or(0, Page::num_values) {
-            found if found > most => {
-                Err(refuse(format!("a {what}: expected at most {most} values, found {found}")))
+        if u64::from(found) > most {
+            return Err(refuse(format!("a {what}: expected at most {most} values, found {found}")));
+        }
+        if page.is_data_page() {
+            self.list_values = self.list_values.saturating_sub(found.into());
+        }
+        match page.encoding() {
+            Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY => {
+                let most = found.min(MOST_LIST_VALUES) as usize;
+                delta::check(self.values(page)?, page.encoding(), most, MOST_PAGE_BYTES).map_err(refuse)
             }
-            _ => Ok(page),
+            _ => Ok(()),
         }
     }
+
+    /// The values of a page, which come after its levels.
+    fn values<'a>(&self, page: &'a Page) -> Result<&'a [u8]> {
+        let levels = match page {
+            Page::DataPage { buf, num_values, rep_level_encoding, def_level_encoding, .. } => {
+                let levels = |most, encoding, from| v1_levels(most, encoding, *num_values, buf.get(from..)?);
+                let repeated = levels(self.column.max_rep_level(), *rep_level_encoding, 0);
+                repeated.and_then(|from| {
+                    Some(from + levels(self.column.max_def_level(), *def_level_encoding, from)?)
+                })
+            }
+            Page::DataPageV2 { rep_levels_byte_len, def_levels_byte_len, .. } => {
+                Some(*rep_levels_byte_len as usize + *def_levels_byte_len as usize)
+            }
+            Page::DictionaryPage { .. } => Some(0),
+        };
+        let values = levels.and_then(|levels| page.buffer().get(levels..));
+        values.ok_or_else(|| refuse("the levels of a page are longer than it".to_owned()))
+    }
+
+    /// What is wrong: the header that was read last, or `error`.
+    fn worse(&self, error: ParquetError) -> ParquetError {
+        match &*locked(&self.header) {
+            Some(Err(fault)) => refuse(fault.clone()),
+            _ => error,
+        }
+    }
+}
+
+/// The fewest bytes of a value in a dictionary.
+fn stored_bytes(physical: Physical) -> usize {
+    match physical {
+        Physical::INT64 | Physical::DOUBLE => 8,
+        // A word has its length before it.
+        Physical::INT32 | Physical::FLOAT | Physical::BYTE_ARRAY => 4,
+        _ => 1,
+    }
+}
+
+/// The bytes of levels of at most `most` at the front of a page of the first version.
+fn v1_levels(most: i16, encoding: Encoding, values: u32, page: &[u8]) -> Option<usize> {
+    if most == 0 {
+        return Some(0);
+    }
+    if encoding == Encoding::RLE {
+        let length = u32::from_le_bytes(*page.first_chunk()?);
+        return Some(4 + length as usize);
+    }
+    let bits = (i16::BITS - most.leading_zeros()) as usize;
+    Some((values as usize * bits).div_ceil(8))
 }
 
 impl Iterator for CheckedPages {
@@ -225,12 +299,15 @@ impl Iterator for CheckedPages {
 
 impl PageReader for CheckedPages {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
-        let page = self.pages.get_next_page()?;
-        self.check(page)
+        let page = self.pages.get_next_page().map_err(|error| self.worse(error))?;
+        if let Some(page) = &page {
+            self.check(page)?;
+        }
+        Ok(page)
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
-        self.pages.peek_next_page()
+        self.pages.peek_next_page().map_err(|error| self.worse(error))
     }
 
     fn skip_next_page(&mut self) -> Result<()> {
@@ -238,24 +315,13 @@ impl PageReader for CheckedPages {
     }
 
     fn at_record_boundary(&mut self) -> Result<bool> {
-        self.pages.at_record_boundary()
+        self.pages.at_record_boundary().map_err(|error| self.worse(error))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_size_of_a_page_is_read_from_its_header() {
-        // Type 0, 300 bytes, 200 stored.
-        assert_eq!(page_size(&[0x15, 0x00, 0x15, 0xd8, 0x04, 0x15, 0x90, 0x03]), Some(300));
-        assert_eq!(page_size(&[0x15, 0x04, 0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f]), Some(i32::MAX as u64));
-        assert_eq!(page_size(&[0x15, 0x00, 0x15, 0x01]), None, "a size below 0");
-        assert_eq!(page_size(&[0x15, 0x00, 0x25, 0x02]), None, "another field");
-        assert_eq!(page_size(&[0x15, 0x00, 0x15]), None);
-        assert_eq!(page_size(&[0xff; 20]), None);
-    }
 
     /// What is said of a page whose header speaks of `size` bytes and whose body is `stored`.
     fn refused(compression: Compression, size: u32, stored: &[u8]) -> Option<String> {
@@ -265,14 +331,14 @@ mod tests {
             bytes.push(zigzag as u8 | 0x80);
             zigzag >>= 7;
         }
-        bytes.push(zigzag as u8);
+        bytes.extend([zigzag as u8, 0]);
         let header = bytes.len() as u64;
         bytes.extend_from_slice(stored);
         let mut file = tempfile::tempfile().unwrap();
         io::Write::write_all(&mut file, &bytes).unwrap();
         let (file, bytes) = (Arc::new(file), bytes.len() as u64);
-        let chunk = Chunk { file, bytes, most_page_bytes: 1 << 20, compression, headers: Mutex::default() };
-        drop(chunk.get_read(0).unwrap());
+        let chunk = Chunk { file, bytes, most_page_bytes: 1 << 20, compression, header: Arc::default() };
+        assert_eq!(chunk.get_read(0).unwrap().read_to_end(&mut Vec::new()).unwrap() as u64, header);
         // As the crate does where it has looked at the header before.
         drop(chunk.get_read(header).unwrap());
         chunk.get_bytes(header, stored.len()).err().map(|error| error.to_string())
