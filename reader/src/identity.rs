@@ -12,9 +12,11 @@ use xxhash_rust::xxh3::Xxh3Default;
 use crate::error::{ReaderError, Result};
 
 /// Blocks of a large file that are hashed: the first, the last, and others evenly between them.
-const SAMPLES: u64 = 16;
-/// Bytes of such a block. A file of up to [`SAMPLES`] of them is hashed whole.
+const SAMPLES: u64 = 128;
+/// Bytes of such a block.
 const SAMPLE_BYTES: u64 = 64 << 10;
+/// A file of up to so many bytes is hashed whole.
+const WHOLE_BYTES: u64 = 64 << 20;
 
 /// Enough of a file to notice that it is another one: of a large one, its content is looked at in samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +31,7 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// Looks at a file, and reads up to a MiB of it. Nothing of a pipe: what is read of it is gone.
+    /// Looks at a file, and reads up to 64 MiB of it. Nothing of a pipe: what is read of it is gone.
     ///
     /// # Errors
     /// [`ReaderError::Open`].
@@ -69,7 +71,7 @@ impl FileIdentity {
 
 /// Where the samples of a file of `bytes` begin.
 fn offsets(bytes: u64) -> Vec<u64> {
-    if bytes <= SAMPLES * SAMPLE_BYTES {
+    if bytes <= WHOLE_BYTES {
         return (0..bytes.div_ceil(SAMPLE_BYTES)).map(|index| index * SAMPLE_BYTES).collect();
     }
     let last = u128::from(bytes - SAMPLE_BYTES);
@@ -86,7 +88,7 @@ mod tests {
         assert_eq!(offsets(1), [0]);
         assert_eq!(offsets(SAMPLE_BYTES + 1), [0, SAMPLE_BYTES]);
         let large = offsets(u64::MAX);
-        assert_eq!((large.len(), large[0], large[15]), (16, 0, u64::MAX - SAMPLE_BYTES));
+        assert_eq!((large.len(), large[0], large[127]), (128, 0, u64::MAX - SAMPLE_BYTES));
         assert!(large.windows(2).all(|pair| pair[0] + SAMPLE_BYTES < pair[1]));
     }
 
@@ -103,7 +105,7 @@ mod tests {
         assert_eq!(FileIdentity::of(&path).unwrap().unwrap(), first);
         let copy = identity(&text);
         assert!(copy.has_content_of(&first) && copy.modified_ns != first.modified_ns);
-        for byte in [0, (3 << 20) - 1] {
+        for byte in [0, 1_234_567, (3 << 20) - 1] {
             text[byte] = b'b';
             assert!(!identity(&text).has_content_of(&first), "byte {byte}");
             text[byte] = b'a';

@@ -27,12 +27,18 @@ pub(crate) fn commit(file: OutputFile) -> Result<()> {
     file.commit().map_err(write_error(&path))
 }
 
-/// Gives files their names, and says them.
+/// Gives the files of one set their names, and says them. The last one of a former set goes first: whatever happens
+/// meanwhile, no file of one set is read with those of another.
 ///
 /// # Errors
 /// [`ReaderError::Write`].
 pub(crate) fn commit_all(files: Vec<OutputFile>) -> Result<Vec<PathBuf>> {
-    let paths = files.iter().map(|file| file.path().to_owned()).collect();
+    let paths: Vec<PathBuf> = files.iter().map(|file| file.path().to_owned()).collect();
+    if let [_, .., last] = &paths[..]
+        && fs::symlink_metadata(last).is_ok_and(|found| found.is_file())
+    {
+        remove_file(last)?;
+    }
     files.into_iter().try_for_each(commit)?;
     Ok(paths)
 }

@@ -9,7 +9,7 @@ use crate::data_key;
 use crate::error::{Error, Result};
 use crate::placement::count;
 use crate::report::Reporter;
-use headlong_device::files::OutputFile;
+use headlong_device::files::{OutputFile, open_regular, read_bounded};
 use headlong_embedding::hybrid::statistics::{Collector, Statistics, StatisticsOptions};
 use headlong_reader::io::DataFile;
 use headlong_reader::order::Slice;
@@ -95,9 +95,12 @@ impl Counting<'_> {
     }
 }
 
+/// No statistics are longer.
+const MOST_BYTES: u64 = 4 << 30;
+
 /// Statistics that lie in `path` and fit the tables. A file that is damaged or of other tables is counted anew: nothing is lost by it.
 fn read(path: &Path, config: &Config, table_rows: &[u64]) -> Option<Statistics> {
-    let found = Statistics::from_bytes(&std::fs::read(path).ok()?).ok()?;
+    let found = Statistics::from_bytes(&read_bounded(open_regular(path).ok()?, MOST_BYTES).ok()?).ok()?;
     found.check_tables(&table_specs(config, table_rows)).ok().map(|()| found)
 }
 

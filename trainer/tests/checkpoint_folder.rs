@@ -24,6 +24,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_checkpoint_of_its_name_is_neither_counted_nor_removed() {
+        let (folder, good) = saved();
+        let path = |name: &str| folder.path().join(name);
+        let theirs = ["step-000000002/thesis.doc", "step-000000001/manifest.json", "step-000000003/sub/x"];
+        for file in theirs.map(path) {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "my only copy").unwrap();
+        }
+        // A former run's checkpoint under a later step's name, and an empty folder.
+        fs::create_dir(path("step-000000901")).unwrap();
+        for name in fs::read_dir(&good).unwrap().map(|entry| entry.unwrap().file_name()) {
+            if good.join(&name).is_file() {
+                fs::copy(good.join(&name), path("step-000000901").join(&name)).unwrap();
+            }
+        }
+        fs::create_dir(path("step-999999999")).unwrap();
+        let directory = opened(folder.path(), 1);
+        for step in [10, 11, 12] {
+            let saved = directory.save(&snapshot(&Toy::new(1), step)).unwrap().path;
+            assert!(directory.finish().is_empty() && Checkpoint::open(&saved).is_ok());
+        }
+        let names = |step: u64| step_name(step);
+        assert!(!path(&names(10)).exists() && !path(&names(11)).exists() && path(&names(12)).exists());
+        assert!(path("step-999999999").exists() && path("step-000000901").join(MANIFEST_FILE).exists());
+        for file in theirs.map(path) {
+            assert_eq!(fs::read_to_string(&file).unwrap(), "my only copy");
+        }
+    }
+
+    #[test]
     fn what_somebody_else_keeps_there_stays() {
         let (folder, good) = saved();
         let path = |name: &str| folder.path().join(name);

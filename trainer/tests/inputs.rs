@@ -432,3 +432,12 @@ fn files_of_settings_end_somewhere() {
     let dictionary = ["--set", "data.ids=dictionary", "--set", "data.dictionary=/dev/zero"];
     place.train().with(&dictionary).fails(1, &["/dev/zero is not a regular file"]);
 }
+
+#[test]
+fn one_pipe_is_not_read_by_two() {
+    let place = Place::new("rows.txt");
+    let pipe = place.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let run = place.train_without_data().path("--data", &pipe).path("--valid", &pipe);
+    run.fails(2, &["pipe is one pipe, named twice"]);
+}

@@ -60,7 +60,7 @@ impl NameLock {
     /// file system has no locks.
     ///
     /// # Errors
-    /// Another process has it; the file cannot be made.
+    /// Another process has it; the file cannot be made; a file of that name is no such lock.
     pub fn take(path: &Path, temporary_prefix: &OsStr) -> io::Result<Option<Self>> {
         loop {
             let file = open_to_lock(path)?;
@@ -69,12 +69,17 @@ impl NameLock {
                 // The former holder may have removed the file after it was opened here.
                 Some(true) if !is_at(&file, path) => {}
                 Some(true) => {
+                    let left_over = left_over(&file, path, temporary_prefix)?;
                     let lock = Self { path: path.to_owned(), file };
-                    lock.remove_left_over(temporary_prefix);
+                    if let Some(left) = left_over.filter(|left| is_regular(fs::symlink_metadata(left))) {
+                        let _ = fs::remove_file(left);
+                    }
                     return Ok(Some(lock));
                 }
                 None => {
-                    let _ = fs::remove_file(path);
+                    if left_over(&file, path, temporary_prefix).is_ok() {
+                        let _ = fs::remove_file(path);
+                    }
                     return Ok(None);
                 }
             }
@@ -85,21 +90,32 @@ impl NameLock {
     pub fn remember(&mut self, temporary: &OsStr) {
         let _ = self.file.set_len(0).and_then(|()| self.file.write_all_at(temporary.as_bytes(), 0));
     }
+}
 
-    /// Removes the temporary file that the lock's last holder has left behind: a regular file of that very kind of
-    /// name, in this folder.
-    fn remove_left_over(&self, prefix: &OsStr) {
-        let mut name = Vec::new();
-        let read = (&self.file).take(MOST_NAME_BYTES).read_to_end(&mut name);
-        let is_ours = name.starts_with(prefix.as_bytes()) && !name.contains(&b'/');
-        if read.is_err() || !is_ours {
-            return;
-        }
-        let left = self.path.with_file_name(std::ffi::OsString::from_vec(name));
-        if fs::symlink_metadata(&left).is_ok_and(|found| found.is_file()) {
-            let _ = fs::remove_file(left);
+/// The temporary file that the last holder of the lock `file` has left behind, as the lock says.
+///
+/// # Errors
+/// It is no lock of ours: it has another content, or another name, too. It is left as it is.
+fn left_over(file: &File, path: &Path, prefix: &OsStr) -> io::Result<Option<PathBuf>> {
+    let mut name = Vec::new();
+    let found = file.metadata()?;
+    if found.is_file() && found.nlink() <= 1 {
+        let mut content = file.take(MOST_NAME_BYTES + 1);
+        content.read_to_end(&mut name)?;
+        let is_temporary = name.starts_with(prefix.as_bytes()) && !name.contains(&b'/');
+        match name.is_empty() {
+            true => return Ok(None),
+            false if is_temporary && name.len() as u64 <= MOST_NAME_BYTES => {
+                return Ok(Some(path.with_file_name(std::ffi::OsString::from_vec(name))));
+            }
+            false => {}
         }
     }
+    Err(io::Error::other(format!("{} is in the way, and no lock of ours: move it away", path.display())))
+}
+
+fn is_regular(metadata: io::Result<fs::Metadata>) -> bool {
+    metadata.is_ok_and(|found| found.is_file())
 }
 
 impl Drop for NameLock {

@@ -30,7 +30,9 @@ const STEP: &str = "step-";
 const ASIDE: &str = ".tmp-";
 const FORMER: &str = ".old-";
 /// What the names of a checkpoint's files end with.
-const ENDINGS: [&str; 4] = [".safetensors", ".json", ".toml", ".bin"];
+const ENDINGS: [&str; 2] = [".safetensors", ".bin"];
+/// Other files that a checkpoint has.
+const WHOLE_NAMES: [&str; 2] = [MANIFEST_FILE, "config.toml"];
 
 /// How a [`CheckpointDirectory`] saves.
 pub struct DirectoryOptions {
@@ -175,7 +177,7 @@ impl CheckpointDirectory {
             free = self.free_bytes();
         }
         if is_short(free) && self.newest().is_ok_and(|newest| newest.is_some()) {
-            removed = self.remove_superfluous(self.options.keep_last.saturating_sub(1), &mut warnings);
+            removed = self.remove_superfluous(self.options.keep_last.saturating_sub(1), None, &mut warnings);
             warnings.extend(self.remover.wait());
             free = self.free_bytes();
         }
@@ -199,7 +201,8 @@ impl CheckpointDirectory {
             if error.is_disk_full() { no_space() } else { error }
         })?;
         let Written { bytes, weights_digest } = written;
-        removed.extend(self.remove_superfluous(self.options.keep_last, &mut warnings));
+        let saved = Some(snapshot.state.step);
+        removed.extend(self.remove_superfluous(self.options.keep_last, saved, &mut warnings));
         Ok(SaveReport { path, bytes, weights_digest, removed, warnings })
     }
 
@@ -248,8 +251,13 @@ impl CheckpointDirectory {
         self.options.files.remove_dir_all(path).map_err(CheckpointError::io("remove", path))
     }
 
-    /// Removes all but the last `keep_last` checkpoints and the best one; says which.
-    fn remove_superfluous(&self, keep_last: usize, warnings: &mut Vec<String>) -> Vec<PathBuf> {
+    /// Removes all but the last `keep_last` checkpoints, the best one and the one just saved; says which.
+    fn remove_superfluous(
+        &self,
+        keep_last: usize,
+        saved: Option<u64>,
+        warnings: &mut Vec<String>,
+    ) -> Vec<PathBuf> {
         let mut removed = Vec::new();
         let steps = match steps(&self.path) {
             Ok(steps) => steps,
@@ -258,15 +266,16 @@ impl CheckpointDirectory {
                 return removed;
             }
         };
+        // Whatever is no checkpoint of its name, or holds other files besides, is neither counted nor removed.
         let candidate = |(step, path): &(u64, PathBuf)| {
-            // A damaged checkpoint has no AUC to be the best by; being old, it goes like any other.
-            let open = || Checkpoint::open(path).ok();
-            let auc = self.options.keep_best.then(open).flatten();
-            let auc = auc.and_then(|found| found.manifest().state.metrics?.auc);
-            Candidate { step: *step, auc }
+            let found =
+                is_checkpoint_files(path).is_ok_and(|is| is).then(|| Checkpoint::open(path).ok())??;
+            let state = &found.manifest().state;
+            let auc = state.metrics.filter(|_| self.options.keep_best).and_then(|metrics| metrics.auc);
+            (state.step == *step).then_some(Candidate { step: *step, auc })
         };
-        let candidates: Vec<Candidate> = steps.iter().map(candidate).collect();
-        for step in superfluous(&candidates, keep_last) {
+        let candidates: Vec<Candidate> = steps.iter().filter_map(candidate).collect();
+        for step in superfluous(&candidates, keep_last).into_iter().filter(|step| Some(*step) != saved) {
             let path = self.path.join(step_name(step));
             match self.remove(&path, step) {
                 Ok(()) => removed.push(path),
@@ -313,12 +322,15 @@ impl CheckpointDirectory {
 /// too.
 fn is_checkpoint_files(directory: &Path) -> Result<bool> {
     let listed = || CheckpointError::io("list", directory);
+    if fs::symlink_metadata(directory).map_err(listed())?.is_symlink() {
+        return Ok(false);
+    }
     for entry in fs::read_dir(directory).map_err(listed())? {
         let entry = entry.map_err(listed())?;
         let name = entry.file_name();
         let is_named = name.to_str().is_some_and(|name| {
             let ends = ENDINGS.iter().any(|ending| name.ends_with(ending));
-            ends && (name == MANIFEST_FILE || check_name(name).is_ok())
+            WHOLE_NAMES.contains(&name) || ends && check_name(name).is_ok()
         });
         if !is_named || !entry.file_type().map_err(listed())?.is_file() {
             return Ok(false);

@@ -14,7 +14,7 @@ use crate::train::prepare;
 use headlong_reader::convert::{files_of, is_folder_or_stem};
 use headlong_reader::formats::Format;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 /// The files of a command.
@@ -57,6 +57,12 @@ impl Place {
     }
 }
 
+/// Device and inode of a pipe.
+fn pipe_at(path: &Path) -> Option<(u64, u64)> {
+    let found = fs::metadata(path).ok()?;
+    found.file_type().is_fifo().then(|| (found.dev(), found.ino()))
+}
+
 impl CommandFiles {
     /// Adds files that are read: where a folder of data is named those in it, and of a shard all its files.
     pub fn reads<P: AsRef<Path>>(mut self, by: &str, paths: impl IntoIterator<Item = P>) -> Self {
@@ -93,11 +99,23 @@ impl CommandFiles {
         self.writes("--json-file", &json.json_file)
     }
 
-    /// Refuses an output that is an input, or another output.
+    /// Refuses an output that is an input, or another output; and a pipe that is named twice, of which each reader would
+    /// have a part.
     ///
     /// # Errors
     /// [`Error::Usage`] with both flags and the file.
     pub fn check(&self) -> Result<()> {
+        let mut pipes = Vec::new();
+        for input in &self.reads {
+            let Some(pipe) = pipe_at(&input.path) else { continue };
+            if pipes.contains(&pipe) {
+                let (by, path) = (&input.by, input.path.display());
+                let message =
+                    format!("{by} {path} is one pipe, named twice: each reader would have a part of it");
+                return Err(Error::Usage(message));
+            }
+            pipes.push(pipe);
+        }
         for (index, output) in self.writes.iter().enumerate() {
             let Some(place) = Place::of(&output.path) else { continue };
             let is_same = |other: &&Named| Place::of(&other.path).as_ref() == Some(&place);

@@ -43,3 +43,24 @@ fn a_name_that_is_given_up_while_another_waits_for_it_is_taken_anew() {
     assert!(counts.iter().sum::<u32>() > 100, "{counts:?}");
     assert!(!path.exists());
 }
+
+#[test]
+fn a_file_of_that_name_that_is_no_lock_of_ours_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, other) = (folder.path().join(".out.lock"), folder.path().join("rows.txt"));
+    let take = || NameLock::take(&path, OsStr::new(".tmp-out-"));
+    fs::write(&other, ".tmp-out-1").unwrap();
+    fs::write(folder.path().join(".tmp-out-1"), "").unwrap();
+    fs::hard_link(&other, &path).unwrap();
+    assert!(take().unwrap_err().to_string().contains("no lock of ours"));
+    fs::remove_file(&path).unwrap();
+    for content in ["important", ".tmp-other-1", ".tmp-out-/../rows.txt"] {
+        fs::write(&path, content).unwrap();
+        assert!(take().is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), content);
+    }
+    assert_eq!(fs::read_to_string(&other).unwrap(), ".tmp-out-1");
+    fs::write(&path, ".tmp-out-1").unwrap();
+    assert!(take().unwrap().is_some(), "what a crash has left");
+    assert!(!path.exists() && !folder.path().join(".tmp-out-1").exists());
+}

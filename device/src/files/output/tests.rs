@@ -84,10 +84,15 @@ fn what_a_killed_process_has_left_goes_with_the_next_and_nothing_else() {
     fs::write(&lock, ".tmp-out.csv-AbCdEfGh").unwrap();
     OutputFile::write(&path, b"new").unwrap();
     assert!(!left.exists() && !lock.exists());
-    for foreign in ["letter", "../letter", ".tmp-out.csv-/../letter", "", ".tmp-step-000000001"] {
+    fs::write(&lock, "").unwrap();
+    OutputFile::write(&path, b"new").unwrap();
+    for foreign in ["letter", "../letter", ".tmp-out.csv-/../letter", ".tmp-step-000000001"] {
         fs::write(&lock, foreign).unwrap();
-        OutputFile::write(&path, b"new").unwrap();
+        assert!(OutputFile::write(&path, b"newer").is_err());
+        assert_eq!(fs::read_to_string(&lock).unwrap(), foreign);
     }
+    fs::remove_file(&lock).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
     assert_eq!(names(folder.path()), [".tmp-out.csv-mine", ".tmp-step-000000001", "letter", "out.csv"]);
 }
 
