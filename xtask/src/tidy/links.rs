@@ -1,18 +1,21 @@
-//! Links between the documents, and mentions of documents in code: each leads to a file that is there.
+//! Links between the documents, the paths that documents name, and mentions of documents in code: each
+//! leads to a file that is there.
 
 use std::path::Path;
 
 use super::Violation;
-use super::text::TextFile;
+use super::text::{SKIPPED_FOLDERS, TextFile};
 
-/// Checks the links of a Markdown file, or the pages of `docs/` that another file names, in the workspace at `root`.
+/// Checks the links and paths of a Markdown file, or the pages of `docs/` that another file names, in the
+/// workspace at `root`.
 pub fn check(root: &Path, file: &TextFile) -> Vec<Violation> {
     let is_page = file.path.ends_with(".md");
     let page_folder = root.join(&file.path).parent().map(Path::to_path_buf).unwrap_or_default();
     let mut violations = Vec::new();
     for (index, line) in file.text.lines().enumerate() {
         let missing: Vec<&str> = if is_page {
-            link_targets(line).filter(|target| !page_folder.join(target).exists()).collect()
+            let links = link_targets(line).filter(|target| !page_folder.join(target).exists());
+            links.chain(quoted_paths(root, line).filter(|path| !root.join(path).exists())).collect()
         } else {
             mentioned_pages(line).filter(|page| !root.join(page).exists()).collect()
         };
@@ -20,7 +23,7 @@ pub fn check(root: &Path, file: &TextFile) -> Vec<Violation> {
             file: file.path.clone(),
             line: index + 1,
             rule: "link",
-            message: format!("`{target}` is not there: mend the link or write the page"),
+            message: format!("`{target}` is not there: mend the link or the path, or write the page"),
         }));
     }
     violations
@@ -31,6 +34,22 @@ fn link_targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).filter_map(|(target, _)| {
         let path = target.split('#').next().unwrap_or(target);
         (!path.is_empty() && !path.contains(':')).then_some(path)
+    })
+}
+
+/// The paths between back-ticks in `line` that begin with a top-level folder of the workspace at `root`,
+/// each up to its first placeholder: of `configs/clusters/*.toml` it is `configs/clusters/`.
+fn quoted_paths<'a>(root: &Path, line: &'a str) -> impl Iterator<Item = &'a str> {
+    line.split('`').skip(1).step_by(2).filter_map(move |quoted| {
+        let path = quoted.split([' ', ':']).next().unwrap_or(quoted);
+        let (folder, _) = path.split_once('/')?;
+        let is_ours = !folder.is_empty() && !folder.starts_with('.') && !SKIPPED_FOLDERS.contains(&folder);
+        let is_placeholder = |letter: char| !(letter.is_ascii_alphanumeric() || "._-/".contains(letter));
+        let known = match path.find(is_placeholder) {
+            Some(end) => &path[..path[..end].rfind('/')? + 1],
+            None => path,
+        };
+        (is_ours && root.join(folder).is_dir()).then_some(known)
     })
 }
 
@@ -69,6 +88,24 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("`no-such-page.md`"));
     }
+
+    #[test]
+    fn a_page_that_names_a_path_that_is_not_there_is_found() {
+        let found = messages("See `mlp/src/no_such.rs`, `mlp/src/lib.rs` and `mlp/no-such/`.");
+        assert_eq!(found.len(), 2);
+        assert!(found[0].contains("`mlp/src/no_such.rs`"));
+        assert!(found[1].contains("`mlp/no-such/`"));
+        assert_eq!(messages("`mlp/no-such/<op>/cpu.rs`").len(), 1);
+        assert_eq!(messages("`mlp/src/no_such.rs:12`, `benches/no_such.sh PATH`").len(), 2);
+        let fine =
+            "`configs/clusters/*.toml`, `mlp/src/<op>/`, `benches/forecast.sh PATH`, `mlp/src/lib.rs:1`";
+        assert_eq!(messages(fine), [""; 0]);
+        let elsewhere =
+            "`target/release/headlong`, `kernels-cache/x`, `/dev/stdout`, `../shared/x`, `no-such/x.rs`";
+        assert_eq!(messages(elsewhere), [""; 0]);
+        assert_eq!(messages("mlp/src/no_such.rs without back-ticks"), [""; 0]);
+    }
+
     #[test]
     fn code_that_names_a_page_that_is_not_there_is_found() {
         // In two halves, so that this file does not name it.

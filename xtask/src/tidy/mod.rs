@@ -10,7 +10,7 @@
 //! | waits | in `comm`, none without an end ([`waits`]) |
 //! | to-do | carries an issue number |
 //! | dead file | every source file is reached by a `mod` line |
-//! | link | a document's relative links lead to files that are there |
+//! | link | a document's relative links, and its paths in back-ticks, lead to files that are there |
 //! | kernels | one text for every compiler, no float added atomically, none that nothing includes |
 //! | versions | every dependency stands in the workspace's one table, with its reason, and is used |
 //!

@@ -10,7 +10,7 @@ use super::{Exceptions, Violation};
 /// Lines of the longest source file.
 const FILE_LINES: usize = 600;
 /// Folders that hold nothing of ours: build outputs and what a fuzzer leaves.
-const SKIPPED_FOLDERS: &[&str] = &["target", "corpus", "artifacts", "headlong-out", "kernels-cache"];
+pub const SKIPPED_FOLDERS: &[&str] = &["target", "corpus", "artifacts", "headlong-out", "kernels-cache"];
 /// Files that tidy reads, by ending.
 const READ_ENDINGS: &[&str] = &["rs", "cu", "cuh", "toml", "py", "sh", "md"];
 /// The words that mark a to-do, each in two halves, so that this file does not mark itself.
