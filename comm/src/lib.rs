@@ -14,8 +14,9 @@
 //! **Sums.** [`Communicator::all_reduce`] adds each element up in one fixed tree over ranks ([`element`]): the bits depend
 //! neither on the transport nor on the algorithm nor on who adds.
 //!
-//! **Failure.** Every wait has a deadline. The first error of any rank ends the job, names its culprit where it is known,
-//! and is what every later call on every rank answers.
+//! **Failure.** Every wait for a peer has a deadline, which does not run while a rank reports that it is busy with its
+//! disk or its data. The first error of any rank ends the job, names its culprit where it is known, and is what every
+//! later call on every rank answers.
 //!
 //! ```
 //! use headlong_comm::{Topology, testing::run_ranks};

@@ -180,13 +180,13 @@ impl Recorder {
 /// What the last column of the table is a part of. A machine that was busier while its peak was measured than in training has shown
 /// more in training.
 fn peak_text(measured: f64, fastest: f64) -> String {
-    let whose = "of peak: of the multiply-adds that the cores of a rank do at most";
+    let whose = "of peak: share of the rank's peak multiply-add rate";
     if fastest > measured {
         format!(
-            "{whose}: {fastest:.0} GFLOP/s, by the fastest stage\n  ({measured:.0} were measured apart, beside other work of this machine)\n"
+            "{whose}, {fastest:.0} GFLOP/s (of the fastest stage)\n  (the separate measurement found {measured:.0}, probably while other programs were running)\n"
         )
     } else {
-        format!("{whose}: {measured:.0} GFLOP/s, measured in this run\n")
+        format!("{whose}, {measured:.0} GFLOP/s (measured in this run)\n")
     }
 }
 
@@ -247,9 +247,9 @@ mod tests {
             recorder.table(Some(&ceiling))
         };
         let busy = table(1e-12);
-        assert!(busy.contains(" 100.0 %\n") && busy.contains("by the fastest stage"), "{busy}");
+        assert!(busy.contains(" 100.0 %\n") && busy.contains("(of the fastest stage)"), "{busy}");
         let quiet = table(1e6);
-        assert!(quiet.contains("1000000 GFLOP/s, measured in this run"), "{quiet}");
+        assert!(quiet.contains("1000000 GFLOP/s (measured in this run)"), "{quiet}");
         let columns = quiet.lines().next().unwrap().split("  ").filter(|column| !column.is_empty()).count();
         assert_eq!(columns, 6, "columns are told apart by two blanks: {quiet}");
     }

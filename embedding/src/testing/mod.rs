@@ -47,8 +47,8 @@ const SLACK_BYTES: u64 = 4096;
 /// 1. the table says what was asked for; its tensors are named as checkpoints need them: the weights, and after them each state of
 ///    the optimiser, named after them (`quotient`, `quotient.accumulator`; states of `weight` may do without). A table of grain
 ///    [`Grain::Rows`] has one tensor of weights, `weight`, with a row for each row;
-/// 2. its memory is what the kind planned and stays so; it is at least an eighth of what is saved, and where the program has
-///    installed [`CountingAllocator`](headlong_device::testing::CountingAllocator) it is what was allocated;
+/// 2. its memory is at most what the kind planned and stays so; it is at least an eighth of what is saved, and where the program has
+///    installed [`CountingAllocator`](headlong_device::testing::CountingAllocator), at most a sixteenth and 4 KiB more was allocated;
 /// 3. built twice, and with other threads, it holds the same values; another seed and another table give others; a part of a table
 ///    of grain [`Grain::Rows`] has the values of its rows, wherever it is built;
 /// 4. `lookup` gives equal vectors for equal rows, in any order, and finite numbers; neither it nor `prefetch` changes anything;

@@ -207,8 +207,8 @@ pub struct PredictArguments {
     /// Their format; told from the first file, else the one that was trained on
     #[arg(long, value_name = "FORMAT")]
     pub data_format: Option<Format>,
-    /// Where the probabilities go; the extension decides between CSV and Parquet
-    #[arg(long, value_name = "FILE.csv|.parquet")]
+    /// Where the probabilities go; the extension decides between CSV and Parquet; `-`: CSV to standard output
+    #[arg(long, value_name = "FILE.csv|.parquet|-")]
     pub output: PathBuf,
     /// Samples of one batch; the checkpoint's configuration by default
     #[arg(long, value_name = "N")]

@@ -118,11 +118,11 @@ pub struct ExchangeBytes {
 /// A run ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// `"finished"`, `"target_auc"`, `"SIGINT"` or `"SIGTERM"`.
+    /// `"finished"`, `"target_auc"`, `"SIGINT"`, `"SIGTERM"` or `"SIGHUP"`.
     pub reason: String,
     /// Seconds since the start.
     pub wall_s: f64,
-    /// Samples a second over the whole run, evaluation and checkpoints included.
+    /// Samples a second of this process, since its data were ready, evaluations and checkpoints included.
     pub samples_per_s: f64,
     /// Largest resident memory of the process.
     pub peak_rss_bytes: u64,
