@@ -137,8 +137,8 @@ fn is_one_hot(source: &dyn Source) -> bool {
     source.schema().sparse.iter().all(|column| column.hotness == Hotness::Fixed(1))
 }
 
-/// Whether multi-hot ids are drawn for data of these files: where none of them is one-hot, nobody asks for any. Each group is opened as one
-/// data set; where there are no files, data is made, and has one id a sample.
+/// Whether any of these data sets is one-hot, so that multi-hot ids must be drawn. Each group of files is one data set;
+/// where there are no files, data is made, and has one id a sample.
 ///
 /// # Errors
 /// Files that cannot be opened.

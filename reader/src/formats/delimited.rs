@@ -43,7 +43,13 @@ struct OneFile {
     header: Vec<String>,
     stored_bytes: u64,
     is_plain: bool,
-    /// Where every 64th record begins; of compressed files the first alone.
+    found: Arc<Found>,
+}
+
+/// What a first pass over a file has found.
+#[derive(Default)]
+struct Found {
+    /// Where every 64th record begins; of compressed files only the first.
     places: Vec<Place>,
     num_records: u64,
 }
@@ -90,7 +96,7 @@ impl DelimitedSource {
             return Err(ReaderError::Format { file: other.path.name(), message });
         }
         let mut starts = vec![0];
-        files.iter().for_each(|file| starts.push(starts[starts.len() - 1] + file.num_records));
+        files.iter().for_each(|file| starts.push(starts[starts.len() - 1] + file.found.num_records));
         let (schema, columns) = (columns.schema(labelled), Arc::new(columns.clone()));
         Ok(Self { columns, schema, files: files.into(), starts: counted.then(|| starts.into()) })
     }
@@ -111,26 +117,26 @@ impl OneFile {
             header,
             stored_bytes,
             is_plain,
-            places: Vec::new(),
-            num_records: 0,
+            found: Arc::default(),
         };
         if counted {
-            one.find_records(Records::new(file, separator, Place::START)?)?;
+            one.found = path.find_once(|| one.find_records(Records::new(file, separator, Place::START)?))?;
         }
         Ok(one)
     }
 
-    fn find_records(&mut self, mut records: Records) -> Result<()> {
+    fn find_records(&self, mut records: Records) -> Result<Found> {
+        let mut found = Found::default();
         records.next()?;
         while records.next()? {
             self.check_length(&records)?;
-            if self.num_records.is_multiple_of(RECORDS_PER_PLACE) && (self.is_plain || self.num_records == 0)
-            {
-                self.places.push(records.place());
+            let is_first = found.num_records == 0;
+            if is_first || self.is_plain && found.num_records.is_multiple_of(RECORDS_PER_PLACE) {
+                found.places.push(records.place());
             }
-            self.num_records += 1;
+            found.num_records += 1;
         }
-        Ok(())
+        Ok(found)
     }
 
     fn check_length(&self, records: &Records) -> Result<()> {
@@ -228,7 +234,7 @@ impl DelimitedStream {
             None if file.is_plain => {
                 let place = (wanted / RECORDS_PER_PLACE) as usize;
                 let next = place as u64 * RECORDS_PER_PLACE;
-                OpenFile { index, records: file.records(Some(file.places[place]))?, next }
+                OpenFile { index, records: file.records(Some(file.found.places[place]))?, next }
             }
             None => OpenFile { index, records: file.records(None)?, next: 0 },
         };
@@ -248,7 +254,7 @@ impl DelimitedStream {
             }
             let message = format!(
                 "it has changed while it was read: expected {} records, found {}",
-                file.num_records, open.next
+                file.found.num_records, open.next
             );
             return Err(ReaderError::Format { file: file.path.name(), message });
         }

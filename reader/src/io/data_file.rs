@@ -4,6 +4,7 @@
 //! whether rows have a label) therefore looks through [`DataFile::look`], which leaves everything in place: what is read
 //! afterwards are the bytes looked at and the rest.
 
+use std::any::Any;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -13,7 +14,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -28,12 +29,17 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// How often that is looked at.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A file, folder or pipe by name; `-` is standard input. Clones share what was read of a pipe.
+/// A file, folder or pipe by name; `-` is standard input. Clones share what was read of a pipe, and what was found by
+/// reading a file.
 #[derive(Clone, Default)]
 pub struct DataFile {
     path: PathBuf,
     stream: Arc<Mutex<Stream>>,
+    found: Arc<Mutex<Option<Found>>>,
 }
+
+/// What reading a whole file has found, and the file's size and time then.
+type Found = ((u64, Option<SystemTime>), Arc<dyn Any + Send + Sync>);
 
 /// How far a pipe has been read.
 #[derive(Default)]
@@ -82,6 +88,23 @@ impl DataFile {
     pub fn stored_bytes(&self) -> Result<u64> {
         let metadata = std::fs::metadata(self.system_path()).map_err(|source| self.open_error(source))?;
         Ok(if metadata.is_file() { metadata.len() } else { 0 })
+    }
+
+    /// What `find` finds by reading the whole file: read once for all clones, as long as size and time stay the same.
+    ///
+    /// # Errors
+    /// [`ReaderError::Open`], and those of `find`.
+    pub(crate) fn find_once<T: Any + Send + Sync>(&self, find: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
+        let metadata = std::fs::metadata(self.system_path()).map_err(|source| self.open_error(source))?;
+        let stamp = (metadata.len(), metadata.modified().ok());
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = found.clone().filter(|(then, _)| *then == stamp);
+        if let Some(known) = known.and_then(|(_, known)| known.downcast().ok()) {
+            return Ok(known);
+        }
+        let new = Arc::new(find()?);
+        *found = Some((stamp, Arc::clone(&new) as _));
+        Ok(new)
     }
 
     /// Refuses pipes, for a reason that says what cannot be done with one.
@@ -267,7 +290,7 @@ impl Read for Bytes {
 
 impl<P: Into<OsString>> From<P> for DataFile {
     fn from(path: P) -> Self {
-        Self { path: PathBuf::from(path.into()), stream: Arc::default() }
+        Self { path: PathBuf::from(path.into()), ..Self::default() }
     }
 }
 
@@ -330,6 +353,27 @@ mod tests {
         rest.read_to_end(&mut seen).unwrap();
         assert_eq!(seen, b"abc");
         writer.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn what_reading_finds_is_found_again_after_a_change_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.csv");
+        std::fs::write(&path, "one").unwrap();
+        let file = DataFile::from(&path);
+        let mut passes = 0;
+        let mut bytes = |file: &DataFile| {
+            let find = || {
+                passes += 1;
+                Ok(std::fs::read(&path).unwrap().len())
+            };
+            let bytes = *file.find_once(find).unwrap();
+            (bytes, passes)
+        };
+        assert_eq!([bytes(&file), bytes(&file.clone())], [(3, 1), (3, 1)]);
+        std::fs::write(&path, "three").unwrap();
+        assert_eq!([bytes(&file), bytes(&file)], [(5, 2), (5, 2)]);
+        assert!(file.find_once(|| Err::<u8, _>(ReaderError::Empty { file: file.name() })).is_err());
     }
 
     #[test]
