@@ -214,9 +214,7 @@ fn a_run_is_saved_resumed_launched_and_applied() {
     assert!(outcome.stderr.contains("resumed at step 9"), "{}", outcome.stderr);
     assert_eq!(outcome.digest(), expected);
 
-    let command = train(&place).with(&["--ranks", "4"]);
-    let command: Vec<&str> = command.arguments().iter().map(String::as_str).collect();
-    assert_eq!(Run::new("launch").with(&["-n", "4", "--"]).with(&command).succeeds().digest(), expected);
+    assert_eq!(train(&place).with(&["--ranks", "4"]).launched(4).succeeds().digest(), expected);
 
     let predictions = place.path("predictions.csv");
     let predict = Run::new("predict").path("--checkpoint", &saved).path("--data", &place.valid);

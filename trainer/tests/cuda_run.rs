@@ -199,9 +199,7 @@ fn processes_on_devices_of_their_own_end_as_threads_do() {
     let place = Place::new("rows.txt");
     let train = on_cuda(place.train(), "captured").with(&["--steps", "12", "--hybrid", "rows=50"]);
     let threads = train.clone().with(&["--ranks", "2"]).succeeds().digest();
-    let launched = Run::new("launch").with(&["-n", "2", "--"]);
-    let arguments: Vec<&str> = train.arguments().iter().map(String::as_str).collect();
-    assert_eq!(launched.with(&arguments).succeeds().digest(), threads);
+    assert_eq!(train.launched(2).succeeds().digest(), threads);
 }
 
 /// The table of a captured step comes from events in the graph.

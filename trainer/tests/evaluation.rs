@@ -45,8 +45,7 @@ fn run(train: &Run, log: &Path, ranks: &str, processes: bool) -> run_support::En
     if !processes {
         return train.succeeds();
     }
-    let command: Vec<&str> = train.arguments().iter().map(String::as_str).collect();
-    Run::new("launch").with(&["-n", ranks, "--"]).with(&command).succeeds()
+    train.launched(ranks.parse().unwrap()).succeeds()
 }
 
 /// Bit-equal, whatever ranks share the scores, and the weights never notice.
@@ -234,8 +233,7 @@ fn what_fails_on_ranks_of_their_own_ends_the_run_by_name() {
     let words =
         ["the evaluation of step 4 has failed on 2 evaluation ranks", "expected a row below 10, found 10"];
     train.clone().with(&["--ranks", "2"]).fails(1, &words);
-    let command: Vec<&str> = train.arguments().iter().map(String::as_str).collect();
-    Run::new("launch").with(&["-n", "2", "--"]).with(&command).fails(1, &words);
+    train.launched(2).fails(1, &words);
 }
 
 #[test]

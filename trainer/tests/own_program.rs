@@ -74,10 +74,6 @@ fn rows_that_share_storage_train_in_several_processes() {
         std::fs::write(&file, format!("{text}placement = \"{placement}\"\n")).unwrap();
         place.train().path("--config", &file).by_example(PROGRAM).with(&["--set", "train.sum_blocks=2"])
     };
-    let launched = |train: Run| {
-        let command: Vec<&str> = train.arguments().iter().map(String::as_str).collect();
-        Run::new("launch").by_example(PROGRAM).with(&["-n", "2", "--"]).with(&command)
-    };
     let expected = placed("auto").succeeds().digest();
     for placement in ["auto", "table_wise", "data_parallel"] {
         let train = || placed(placement);
@@ -85,14 +81,14 @@ fn rows_that_share_storage_train_in_several_processes() {
         let saved = place.path(&format!("saved-{placement}"));
         let first = train().path("--checkpoint-dir", &saved).with(&["--steps", "9"]);
         let first = first.path("--valid", &place.valid).with(&["--eval-every", "4"]);
-        let nine_steps = launched(first).succeeds().digest();
+        let nine_steps = first.launched(2).succeeds().digest();
         assert_eq!(
             train().with(&["--steps", "9"]).succeeds().digest(),
             nine_steps,
             "{placement}: nine steps"
         );
         let resumed = || train().path("--checkpoint-dir", &saved).with(&["--resume", "--keep", "9"]);
-        assert_eq!(launched(resumed()).succeeds().digest(), expected, "{placement}: processes");
+        assert_eq!(resumed().launched(2).succeeds().digest(), expected, "{placement}: processes");
         let last = saved.join("step-000000024");
         apply("eval", &place, &last).by_example(PROGRAM).succeeds();
         std::fs::remove_dir_all(&last).unwrap();
@@ -104,7 +100,7 @@ fn rows_that_share_storage_train_in_several_processes() {
     placed("table_wise").path("--checkpoint-dir", &saved).with(&["--steps", "9"]).succeeds();
     let resumed = placed("table_wise").path("--checkpoint-dir", &saved).with(&["--resume"]);
     assert_eq!(
-        launched(resumed.with(&["--eval-ranks", "1"]).path("--valid", &place.valid)).succeeds().digest(),
+        resumed.with(&["--eval-ranks", "1"]).path("--valid", &place.valid).launched(2).succeeds().digest(),
         expected
     );
 }

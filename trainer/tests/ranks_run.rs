@@ -47,8 +47,7 @@ fn processes_train_the_weights_of_threads_whatever_carries_their_payload() {
             "--set",
             &format!("comm.ranks_per_node={per_node}"),
         ]);
-        let command: Vec<&str> = run.arguments().iter().map(String::as_str).collect();
-        let outcome = Run::new("launch").with(&["-n", "4", "--"]).with(&command).succeeds();
+        let outcome = run.launched(4).succeeds();
         assert!(outcome.stderr.contains(ways), "{transport}: {}", outcome.stderr);
         assert_eq!(outcome.digest(), threads, "{transport}");
     }
@@ -66,10 +65,9 @@ fn a_transport_that_is_missing_ends_the_run_by_name() {
         "--set",
         "comm.ranks_per_node=1",
     ]);
-    let command: Vec<&str> = run.arguments().iter().map(String::as_str).collect();
     let lacks =
         "`transport shm`: shared memory joins the ranks of one node, and rank 1 is on another than rank 0";
-    Run::new("launch").with(&["-n", "2", "--"]).with(&command).fails(2, &[lacks]);
+    run.launched(2).fails(2, &[lacks]);
 }
 
 /// Half-way other ids become frequent: the split is made anew at the next evaluation, and the weights do not notice.

@@ -140,21 +140,6 @@ fn errors_and_warnings_are_coloured_as_the_parsers_own_are() {
 }
 
 /// A message that cannot be written is lost, and the exit code is still the right one.
-#[test]
-fn a_full_standard_error_changes_no_exit_code() {
-    let place = Place::new("rows.txt");
-    let exit = |arguments: &[&str]| {
-        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headlong"));
-        command.args(arguments).current_dir(place.path("")).stdout(std::process::Stdio::null());
-        command.stderr(full).status().unwrap().code()
-    };
-    assert_eq!(exit(&["train", "--set", "no.such=1"]), Some(2));
-    place.train().path("--checkpoint-dir", &place.path("c")).succeeds();
-    let predict = ["predict", "--checkpoint", "c", "--data", "valid.txt", "--output", "p.csv"];
-    assert_eq!(exit(&predict), Some(0));
-}
-
 /// What was said to be typed, typed.
 #[test]
 fn the_command_that_a_stop_names_goes_on() {

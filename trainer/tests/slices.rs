@@ -28,12 +28,6 @@ fn train(place: &Place, data: &Path) -> Run {
     ])
 }
 
-/// The run as `ranks` processes.
-fn launched(train: &Run, ranks: &str) -> Run {
-    let command: Vec<&str> = train.arguments().iter().map(String::as_str).collect();
-    Run::new("launch").with(&["-n", ranks, "--"]).with(&command)
-}
-
 #[test]
 fn processes_that_read_their_slices_train_the_weights_of_one_that_reads_all() {
     let place = Place::new("rows.txt");
@@ -59,7 +53,7 @@ fn processes_that_read_their_slices_train_the_weights_of_one_that_reads_all() {
     for case in cases {
         // Ranks that are threads share a reader of whole batches.
         let expected = case.clone().with(&["--ranks", "4"]).succeeds().digest();
-        assert_eq!(launched(&case, "4").succeeds().digest(), expected, "{case:?}");
+        assert_eq!(case.clone().launched(4).succeeds().digest(), expected, "{case:?}");
     }
 }
 
@@ -76,11 +70,12 @@ fn a_process_reads_its_part_of_the_bytes() {
     let train = train.path("--log-json", &log);
     let whole = bytes_of(&train, &log);
     assert!((480_000..520_000).contains(&whole), "two epochs of 1,500 records of 160 bytes: {whole}");
-    for ranks in [2_u64, 4] {
+    for ranks in [2, 4] {
         std::fs::remove_file(&log).unwrap();
-        let part = bytes_of(&launched(&train, &ranks.to_string()), &log);
+        let part = bytes_of(&train.clone().launched(ranks), &log);
+        let share = whole / ranks as u64;
         // Of each of the six batches, at most two pages are shared.
-        let most = whole / ranks + 6 * 2 * 4096;
-        assert!((whole / ranks - 20_000..=most).contains(&part), "{ranks} ranks: {part} of {whole}");
+        let most = share + 6 * 2 * 4096;
+        assert!((share - 20_000..=most).contains(&part), "{ranks} ranks: {part} of {whole}");
     }
 }

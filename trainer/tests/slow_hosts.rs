@@ -3,7 +3,7 @@
 
 #![cfg(test)]
 
-use crate::run_support::{Place, Run, rows, steps};
+use crate::run_support::{Place, rows, steps};
 use headlong::checkpoint::{FileWriter, Files, SystemFiles, newest};
 use headlong::config::{Config, Hybrid};
 use headlong::crew::{Crew, CrewOptions, comm_options};
@@ -181,9 +181,7 @@ fn a_log_that_is_read_slowly_ends_no_job() {
     let deadline = format!("comm.deadline_s={DEADLINE_S}");
     let train = place.train().with(&["--epochs", "20", "--set", "sum_blocks=2", "--set", &deadline]);
     let train = train.path("--log-json", &pipe);
-    let command: Vec<&str> = train.arguments().iter().map(String::as_str).collect();
-    let launch = Run::new("launch").with(&["-n", "2", "--"]).with(&command);
-    let child = launch.command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = train.launched(2).command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(SLOW);
     let mut log = std::fs::File::open(&pipe).unwrap();
     let mut text = vec![0; 4096];
