@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use super::busy;
+use super::lock::{MOST_TRIES, is_at};
 use super::output::{OutputFile, open_directly};
 
 /// A log, open for writing by this process alone.
@@ -15,7 +16,7 @@ pub struct GrowingFile {
 }
 
 impl GrowingFile {
-    /// Opens a log: behind what is there already (`append`), or in its place. A symbolic link is not followed.
+    /// Opens a log for appending (`append`), or empties it first. A symbolic link is not followed.
     ///
     /// # Errors
     /// Another process has it open for writing; it is a symbolic link; the file cannot be made.
@@ -25,18 +26,25 @@ impl GrowingFile {
         }
         let mut options = File::options();
         options.append(true).create(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
-        let file = options.open(path).map_err(|error| match error.raw_os_error() {
-            Some(libc::ELOOP) => io::Error::other("it is a symbolic link: name the file itself"),
-            _ => error,
-        })?;
-        lock(&file)?;
+        let mut tries = 0..MOST_TRIES;
+        let file = loop {
+            let file = options.open(path).map_err(|error| match error.raw_os_error() {
+                Some(libc::ELOOP) => io::Error::other("it is a symbolic link: name the file itself"),
+                _ => error,
+            })?;
+            lock(&file)?;
+            // Another process may have replaced the log after it was opened here.
+            if is_at(&file, path) || tries.next().is_none() {
+                break file;
+            }
+        };
         if !append {
             file.set_len(0)?;
         }
         Ok(Self { file })
     }
 
-    /// Puts `text` in the place of a log and goes on behind it.
+    /// Replaces the log's content with `text` and keeps it open for appending.
     ///
     /// # Errors
     /// As [`GrowingFile::open`]; then the log is as it was.
@@ -50,7 +58,7 @@ impl GrowingFile {
     }
 }
 
-/// The lock is on the log itself, whose name stays with it.
+/// The lock is on the log itself.
 fn lock(file: &File) -> io::Result<()> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(busy()),

@@ -21,6 +21,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// No file name is longer.
 const MOST_NAME_BYTES: u64 = 255;
 
+/// How often a file that has lost its name is opened again. Without a limit, this would not end on a file system whose
+/// inode numbers change.
+pub(super) const MOST_TRIES: usize = 100;
+
 /// Opens a file to lock, never through a link, which somebody may have planted.
 fn open_to_lock(path: &Path) -> io::Result<File> {
     let mut options = File::options();
@@ -28,7 +32,7 @@ fn open_to_lock(path: &Path) -> io::Result<File> {
     let opened = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     opened.map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP) => io::Error::other(format!("{} is a symbolic link: remove it", path.display())),
-        _ => error,
+        _ => io::Error::new(error.kind(), format!("its lock {}: {error}", path.display())),
     })
 }
 
@@ -41,7 +45,8 @@ fn taken(result: Result<(), TryLockError>) -> Option<bool> {
     }
 }
 
-fn is_at(file: &File, path: &Path) -> bool {
+/// Whether `path` names the open file.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let place = |found: fs::Metadata| (found.dev(), found.ino());
     let (open, named) = (file.metadata().map(place), fs::symlink_metadata(path).map(place));
     matches!((open, named), (Ok(open), Ok(named)) if open == named)
@@ -62,12 +67,13 @@ impl NameLock {
     /// # Errors
     /// Another process has it; the file cannot be made; a file of that name is no such lock.
     pub fn take(path: &Path, temporary_prefix: &OsStr) -> io::Result<Option<Self>> {
+        let mut tries = 0..MOST_TRIES;
         loop {
             let file = open_to_lock(path)?;
             match taken(file.try_lock()) {
                 Some(false) => return Err(busy()),
                 // The former holder may have removed the file after it was opened here.
-                Some(true) if !is_at(&file, path) => {}
+                Some(true) if !is_at(&file, path) && tries.next().is_some() => {}
                 Some(true) => {
                     let left_over = left_over(&file, path, temporary_prefix)?;
                     let lock = Self { path: path.to_owned(), file };

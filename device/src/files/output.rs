@@ -16,8 +16,8 @@ use super::lock::NameLock;
 
 /// What the name of a temporary file begins with: `.tmp-NAME-` and random letters.
 const TEMPORARY: &str = ".tmp-";
-/// Of a longer name, temporary files bear this many bytes: file systems allow 255 with what is added.
-const MOST_NAME_BYTES: usize = 200;
+/// Bytes of a longer name that the temporary file's name keeps: file systems allow 255 with what is added.
+const KEPT_NAME_BYTES: usize = 200;
 /// How long a program may take to open a named pipe for reading.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// How often that is looked at.
@@ -26,9 +26,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A file that a command writes.
 ///
 /// It is written as `.tmp-NAME-…` in the same folder, under a name that nobody can plant; [`OutputFile::commit`]
-/// flushes it to the disk and renames it. Dropped before that, it is removed. A second process that wants to write
-/// the same name meanwhile is refused; so is one on a file system that has locks only. A symbolic link of that name
-/// is replaced, the file that it names is not touched.
+/// flushes it to the disk and renames it. Dropped before that, it is removed. A second process that starts the same
+/// name meanwhile is refused, where the file system has locks. If `NAME` is a symbolic link, the link is replaced;
+/// its target is not touched.
 ///
 /// What is no regular file (a pipe, a device), and what the process has open already (`/dev/stdout`, `/dev/fd/N`),
 /// is written straight.
@@ -87,7 +87,7 @@ impl OutputFile {
         let random = builder.prefix(&prefix).rand_bytes(8);
         // The mode that a plain `open` would give: what the process's umask leaves of it.
         let file = random.permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
-        if let Ok(replaced) = fs::symlink_metadata(path).filter_regular() {
+        if let Some(replaced) = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file) {
             let mode = replaced.permissions().mode() & 0o777;
             file.as_file().set_permissions(Permissions::from_mode(mode))?;
         }
@@ -169,17 +169,6 @@ impl Write for OutputFile {
     }
 }
 
-/// Metadata of regular files only.
-trait FilterRegular {
-    fn filter_regular(self) -> io::Result<fs::Metadata>;
-}
-
-impl FilterRegular for io::Result<fs::Metadata> {
-    fn filter_regular(self) -> io::Result<fs::Metadata> {
-        self.and_then(|found| if found.is_file() { Ok(found) } else { Err(io::ErrorKind::NotFound.into()) })
-    }
-}
-
 /// The folder in which `path` lies.
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
@@ -187,7 +176,7 @@ fn folder_of(path: &Path) -> &Path {
 
 fn shortened(name: &OsStr) -> &[u8] {
     let bytes = name.as_bytes();
-    &bytes[..bytes.len().min(MOST_NAME_BYTES)]
+    &bytes[..bytes.len().min(KEPT_NAME_BYTES)]
 }
 
 fn temporary_prefix(name: &OsStr) -> OsString {

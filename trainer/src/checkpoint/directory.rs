@@ -272,7 +272,7 @@ impl CheckpointDirectory {
                 is_checkpoint_files(path).is_ok_and(|is| is).then(|| Checkpoint::open(path).ok())??;
             let state = &found.manifest().state;
             let auc = state.metrics.filter(|_| self.options.keep_best).and_then(|metrics| metrics.auc);
-            (state.step == *step).then_some(Candidate { step: *step, auc })
+            Some(Candidate { step: *step, auc })
         };
         let candidates: Vec<Candidate> = steps.iter().filter_map(candidate).collect();
         for step in superfluous(&candidates, keep_last).into_iter().filter(|step| Some(*step) != saved) {

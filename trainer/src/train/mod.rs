@@ -209,8 +209,16 @@ fn refuse_later_checkpoints(config: &Config, resumed: Option<&Checkpoint>) -> Re
         checkpoint::steps(dir).map_err(|error| failed("the checkpoint directory cannot be read", error))?;
     let newest = found.last().map(|(step, _)| *step);
     let expected = resumed.map(|checkpoint| checkpoint.manifest().state.step);
-    match newest {
-        Some(step) if Some(step) != expected => refuse_foreign_checkpoints(dir),
+    match (newest, expected) {
+        (Some(step), Some(expected)) if step != expected => Err(Error::config(
+            "--checkpoint-dir",
+            format!(
+                "another run has saved step {step} in {} since this run began to go on from step {expected}: start \
+                 it again, or name another folder",
+                dir.display()
+            ),
+        )),
+        (Some(_), None) => refuse_foreign_checkpoints(dir),
         _ => Ok(()),
     }
 }

@@ -21,7 +21,7 @@ fn many_read_or_one_writes() {
 }
 
 #[test]
-fn a_name_that_is_given_up_while_another_waits_for_it_is_taken_anew() {
+fn a_name_given_up_while_another_waits_for_it_is_taken_by_that_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(".out.lock");
     let begun = std::time::Instant::now();
