@@ -15,6 +15,7 @@ use headlong_device::files::is_stdout;
 use headlong_reader::Position;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Runs `headlong checkpoint …`. A directory of checkpoints stands for the newest one in it.
@@ -242,11 +243,13 @@ fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
     output::answer(json, &text, &document)
 }
 
-/// `DIR.safetensors`: inside of it the file would go when the checkpoint does.
-fn beside(checkpoint: &Path) -> PathBuf {
+/// `DIR.safetensors` next to the checkpoint, where no file is named: inside of it the file would go when the checkpoint does.
+pub(crate) fn export_target(checkpoint: &Path, named: Option<&Path>) -> PathBuf {
+    // `.` and `..` are no names.
+    let checkpoint = fs::canonicalize(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
     let mut name = checkpoint.file_name().unwrap_or_default().to_owned();
     name.push(".safetensors");
-    checkpoint.with_file_name(name)
+    named.map_or_else(|| checkpoint.with_file_name(name), Path::to_owned)
 }
 
 fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
@@ -256,7 +259,7 @@ fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
         return Err(Error::Usage(format!("--output {}: {reason}", path.display())));
     }
     let checkpoint = open("DIR", directory)?;
-    let target = target.map_or_else(|| beside(checkpoint.path()), Path::to_owned);
+    let target = export_target(checkpoint.path(), target);
     let size = export(&checkpoint, &target)?;
     output::print(&format!("{}: {}, parameters named as in the original DLRM", target.display(), bytes(size)))
 }

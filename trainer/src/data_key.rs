@@ -12,17 +12,9 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Keys of `data` that decide neither an id nor which samples there are. What is not known here decides: nothing is reused by mistake.
-const NEUTRAL: [&str; 9] = [
-    "train",
-    "valid",
-    "dictionary",
-    "cache",
-    "prefetch_batches",
-    "dense_transform",
-    "order",
-    "order_seed",
-    "order_window",
-];
+const NEUTRAL: [&str; 6] = ["train", "valid", "dictionary", "cache", "prefetch_batches", "dense_transform"];
+/// Keys of `data` that decide which samples a batch has.
+const ORDER: [&str; 3] = ["order", "order_seed", "order_window"];
 /// Keys of `data` by which ids become rows.
 const MAPPING: [&str; 3] = ["ids", "hash", "min_count"];
 
@@ -31,7 +23,7 @@ const MAPPING: [&str; 3] = ["ids", "hash", "min_count"];
 /// # Errors
 /// Files whose format or columns cannot be told.
 pub fn of_ids(config: &Config, files: &[DataFile]) -> Result<Value> {
-    without(config, files, &[&NEUTRAL[..], &MAPPING].concat())
+    without(config, files, &[&NEUTRAL[..], &ORDER, &MAPPING].concat())
 }
 
 /// How `config` makes batches of rows from `files`: with the order, and how ids become rows.
@@ -39,7 +31,7 @@ pub fn of_ids(config: &Config, files: &[DataFile]) -> Result<Value> {
 /// # Errors
 /// As [`of_ids`].
 pub fn of_batches(config: &Config, files: &[DataFile]) -> Result<Value> {
-    let mut settings = without(config, files, &NEUTRAL[..6])?;
+    let mut settings = without(config, files, &NEUTRAL)?;
     settings["multi_hot"] = json!(config.multi_hot);
     Ok(settings)
 }

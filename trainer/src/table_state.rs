@@ -225,7 +225,9 @@ impl Group {
         values: &[f32],
     ) -> Result<(), Cause> {
         let Some(mut part) = part_of(model, self.table) else { return Ok(()) };
-        let Some(entries) = part.entries_mut() else { return Ok(()) };
+        let Some(entries) = part.entries_mut() else {
+            return Err("the table has entries to save (`entries`), but none to load (`entries_mut`)".into());
+        };
         if first && number == 0 {
             entries.clear();
         }

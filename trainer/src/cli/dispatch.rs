@@ -59,7 +59,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
 fn not_text() -> Error {
     let arguments = std::env::args_os().filter(|argument| argument.to_str().is_none());
     let names: Vec<_> = arguments.map(|argument| format!("`{}`", argument.display())).collect();
-    Error::Usage(format!("expected text, found bytes that are not UTF-8: {}", names.join(", ")))
+    Error::Usage(format!("one of these arguments must be UTF-8 text: {}", names.join(", ")))
 }
 
 fn dispatch(command: Command, registry: &Registry) -> Result<()> {

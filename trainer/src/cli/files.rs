@@ -5,6 +5,7 @@ use super::{
     PlanArguments, TrainArguments,
 };
 use crate::checkpoint;
+use crate::checkpoint_command::export_target;
 use crate::config::{Config, Ids};
 use crate::convert_command::ConvertArguments;
 use crate::dictionary;
@@ -89,9 +90,7 @@ impl CommandFiles {
 
     /// Adds a checkpoint that is read, or the newest one of a folder.
     pub fn reads_checkpoint(mut self, by: &str, folder: Option<&PathBuf>) -> Self {
-        let newest = |folder: &PathBuf| checkpoint::steps(folder).ok()?.pop().map(|(_, path)| path);
-        let path = folder.map(|folder| newest(folder).unwrap_or_else(|| folder.clone()));
-        self.closed.extend(path.map(|path| Named { by: by.to_owned(), path }));
+        self.closed.extend(folder.map(|folder| Named { by: by.to_owned(), path: checkpoint_at(folder) }));
         self
     }
 
@@ -157,6 +156,12 @@ impl CommandFiles {
             _ => Ok(()),
         }
     }
+}
+
+/// A checkpoint, or the newest one of a folder.
+fn checkpoint_at(folder: &Path) -> PathBuf {
+    let newest = checkpoint::steps(folder).ok().and_then(|mut steps| steps.pop());
+    newest.map_or_else(|| folder.to_owned(), |(_, path)| path)
 }
 
 impl Named {
@@ -244,7 +249,8 @@ fn of_checkpoint(command: &CheckpointCommand) -> CommandFiles {
             files.reads_checkpoint("DIR", Some(dir)).writes_json(json)
         }
         CheckpointCommand::Export { dir, output } => {
-            files.reads_checkpoint("DIR", Some(dir)).writes("--output", output)
+            let target = export_target(&checkpoint_at(dir), output.as_deref());
+            files.reads_checkpoint("DIR", Some(dir)).writes("--output", [target])
         }
     }
 }
@@ -272,6 +278,7 @@ fn check_bench(command: &BenchCommand) -> Result<()> {
             .writes("--plot", &arguments.plot)
             .writes_json(&arguments.json)
             .check(),
+        // No more than one file each, and none that is read.
         BenchCommand::Iteration(_)
         | BenchCommand::Embedding(_)
         | BenchCommand::P2p(_)

@@ -50,7 +50,7 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
 /// Flags of `train` that say nothing of a configuration: other commands take them, so that a command line of `train` can be
 /// tried, and do not list them.
 fn hide_what_runs_alone_have(argument: clap::Arg) -> clap::Arg {
-    let of_runs = ["resume", "init_from", "log_json", "mllog", "time", "dry_run"];
+    let of_runs = ["resume", "data_changed", "init_from", "log_json", "mllog", "trace", "time", "dry_run"];
     let is_hidden = of_runs.iter().any(|name| argument.get_id() == name);
     if is_hidden { argument.hide(true) } else { argument }
 }

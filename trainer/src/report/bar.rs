@@ -6,7 +6,6 @@
 use super::format::duration;
 use super::lines::width;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
-use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,12 +41,13 @@ impl Bar {
         let line = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
             let room = width(io::stderr()).unwrap_or(80).saturating_sub(FREE);
             // Writing to a string cannot fail.
-            let _ = out.write_str(&line(state.fraction().into(), state.elapsed(), &locked(&shown), room));
+            let fraction = state.len().map(|_| state.fraction().into());
+            let _ = out.write_str(&line(fraction, state.elapsed(), &locked(&shown), room));
         };
         let style =
             ProgressStyle::with_template("{line}").expect("the template is a constant and well formed");
         let target = ProgressDrawTarget::term_like_with_hz(Box::<OneLine>::default(), 20);
-        let bar = ProgressBar::with_draw_target(Some(UNITS), target).with_style(style.with_key("line", line));
+        let bar = ProgressBar::with_draw_target(None, target).with_style(style.with_key("line", line));
         // The clock goes on while data is awaited.
         bar.enable_steady_tick(Duration::from_millis(500));
         Some(Self { bar, facts })
@@ -58,8 +58,9 @@ impl Bar {
         if ProgressDrawTarget::stderr().is_hidden() { "" } else { "\r\u{1b}[K" }
     }
 
-    /// What part is done, 0 to 1.
+    /// What part is done, 0 to 1. Before the first call no part is shown: of a pipe, it is not known.
     pub fn advance(&self, fraction: f64) {
+        self.bar.set_length(UNITS);
         self.bar.set_position((fraction.clamp(0.0, 1.0) * UNITS as f64) as u64);
     }
 
@@ -85,24 +86,24 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The line, in at most `room` columns where there is room for the bar and the percentage at all.
-fn line(fraction: f64, elapsed: Duration, facts: &[Fact], room: usize) -> String {
-    let percent = format!("{:>3.0} %", (fraction * 100.0).floor());
+/// The line, in at most `room` columns where there is room for the bar and the percentage at all. Without a `fraction` it has neither.
+fn line(fraction: Option<f64>, elapsed: Duration, facts: &[Fact], room: usize) -> String {
     let elapsed = (IMPORTANCE_OF_ELAPSED, duration(elapsed.as_secs_f64()));
     let mut shown: Vec<&Fact> = std::iter::once(&elapsed).chain(facts).collect();
-    let mut used =
-        percent.chars().count() + shown.iter().map(|fact| 2 + fact.1.chars().count()).sum::<usize>();
-    while used + BAR.0 + 2 > room && !shown.is_empty() {
+    let percent = fraction.map(|fraction| format!("{:>3.0} %", (fraction * 100.0).floor()));
+    let of_bar = percent.as_ref().map_or(0, |percent| BAR.0 + 2 + percent.chars().count());
+    let mut used = of_bar + shown.iter().map(|fact| 2 + fact.1.chars().count()).sum::<usize>();
+    while used > room && !shown.is_empty() {
         let least = (0..shown.len()).rev().max_by_key(|&index| shown[index].0).expect("not empty");
         used -= 2 + shown.remove(least).1.chars().count();
     }
-    let columns = room.saturating_sub(used + 2).clamp(BAR.0, BAR.1);
-    let full = (fraction * columns as f64) as usize;
-    let mut line = "█".repeat(full) + &"░".repeat(columns - full);
-    for text in std::iter::once(&percent).chain(shown.iter().map(|fact| &fact.1)) {
-        let _ = write!(line, "  {text}");
-    }
-    line
+    let bar = fraction.map(|fraction| {
+        let columns = (room + BAR.0).saturating_sub(used).clamp(BAR.0, BAR.1);
+        let full = (fraction * columns as f64) as usize;
+        "█".repeat(full) + &"░".repeat(columns - full)
+    });
+    let texts = bar.iter().chain(&percent).chain(shown.iter().map(|fact| &fact.1));
+    texts.map(String::as_str).collect::<Vec<_>>().join("  ")
 }
 
 /// A terminal on which one line is drawn again and again.
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn as_many_facts_are_shown_as_fit() {
-        let of = |room| line(0.32, Duration::from_secs(12), &facts(), room);
+        let of = |room| line(Some(0.32), Duration::from_secs(12), &facts(), room);
         assert_eq!(
             of(116),
             "███████░░░░░░░░░░░░░░░░░   32 %  12 s  step 1,000  loss 0.49970  129,438 samples/s  data wait 5.4 %  ETA 2.0 s"
@@ -211,6 +212,8 @@ mod tests {
         for room in 14..130 {
             assert!(of(room).chars().count() <= room, "{room}: {}", of(room));
         }
+        let of_a_pipe = line(None, Duration::from_secs(12), &facts(), 62);
+        assert_eq!(of_a_pipe, "12 s  step 1,000  loss 0.49970  129,438 samples/s  ETA 2.0 s");
     }
 
     #[test]

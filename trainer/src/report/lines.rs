@@ -109,7 +109,7 @@ fn labelled(style: Style, label: &str, message: &str, width: Option<usize>) -> S
     format!("{style}{label}{style:#}{}", &folded[label.len()..])
 }
 
-/// The last words of a program that ends with `error`, on standard error. Being stopped as was asked for is none.
+/// The last words of a program that ends with `error`, on standard error. A requested stop is not an error.
 pub fn last_words(failure: &Error) {
     match failure {
         Error::Interrupted { outcome: None, .. } => {}

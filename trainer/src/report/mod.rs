@@ -34,6 +34,7 @@ pub struct Reporter {
     bar: Option<Bar>,
     started: Instant,
     shown: Option<Instant>,
+    /// What part was done when that was first known, and when.
     first_fraction: Option<(f64, Instant)>,
     fraction: f64,
 }
@@ -51,9 +52,7 @@ impl Reporter {
             is_quiet: false,
             bar: Bar::on_terminal(),
             started,
-            shown: None,
-            first_fraction: None,
-            fraction: 0.0,
+            ..Self::quiet(None)
         })
     }
 
@@ -114,13 +113,10 @@ impl Reporter {
     /// Where the run stands, after every step: moves the bar. `fraction` of the run that is done, where it is known, 0
     /// to 1. Takes no memory where there is no terminal.
     pub fn advance(&mut self, at: At, fraction: Option<f64>) {
-        if let Some(log) = &mut self.log {
-            log.set_position(at);
-        }
-        if let Some(fraction) = fraction {
-            self.fraction = fraction.clamp(0.0, 1.0);
-            self.first_fraction.get_or_insert((self.fraction, Instant::now()));
-        }
+        self.set_position(at);
+        let Some(fraction) = fraction else { return };
+        self.fraction = fraction.clamp(0.0, 1.0);
+        self.first_fraction.get_or_insert((self.fraction, Instant::now()));
         if let Some(bar) = &self.bar {
             bar.advance(self.fraction);
         }
