@@ -183,7 +183,8 @@ fn peak_text(measured: f64, fastest: f64) -> String {
     let whose = "of peak: share of the rank's peak multiply-add rate";
     if fastest > measured {
         format!(
-            "{whose}, {fastest:.0} GFLOP/s (of the fastest stage)\n  (the separate measurement found {measured:.0}, probably while other programs were running)\n"
+            "{whose}, {fastest:.0} GFLOP/s (of the fastest stage)\n  \
+             (the separate measurement found {measured:.0}, probably while other programs were running)\n"
         )
     } else {
         format!("{whose}, {measured:.0} GFLOP/s (measured in this run)\n")
