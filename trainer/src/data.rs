@@ -1,9 +1,11 @@
 //! The data of a run: which files it reads, how their ids become rows, and the readers over them.
 
+mod cached;
 mod evaluation;
 mod pipes;
 mod training;
 
+pub(crate) use cached::{MOST_COMPRESSION, cached_bytes};
 pub use evaluation::EvaluationData;
 pub(crate) use evaluation::MOST_RESIDENT_STORED_BYTES;
 pub use pipes::{Reads, check_pipes};

@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::data::{self, block_options, failed};
 use crate::data_key;
 use crate::error::{Error, Result};
+use crate::outlook::dictionary_decides;
 use crate::report::{Reporter, count, duration};
 use crate::session::DICTIONARY_BLOB;
 use headlong_device::pool::Pool;
@@ -166,19 +167,35 @@ impl RunDictionary {
         self.dictionary.rows()
     }
 
-    /// A mapper that looks rows up in this dictionary.
+    /// Refuses tables with fewer rows than this dictionary gives out.
     ///
     /// # Errors
-    /// Tables with fewer rows than the dictionary gives out.
-    pub fn mapper(&self, config: &Config, table_rows: &[u64]) -> Result<IdMapper> {
+    /// [`Error::Config`] that names the first of them, and what takes the numbers of rows from the dictionary.
+    pub fn check_rows(&self, config: &Config, table_rows: &[u64]) -> Result<()> {
         let tables = self.dictionary.rows().into_iter().zip(table_rows).enumerate();
         for (column, (needed, &rows)) in tables {
             if needed > rows && !config.is_raw(column) {
                 let table = config.column_name(column);
-                let message = format!("table {table}: the dictionary has {needed} rows, the table {rows}");
-                return Err(Error::config("tables.rows", message));
+                let (key, cure) = match dictionary_decides(config) {
+                    true => ("tables.max_rows", format!("set it to {needed} or more, or leave it out")),
+                    false => {
+                        ("tables.rows", "tables.rows = \"dictionary\" takes the numbers from it".to_owned())
+                    }
+                };
+                let message =
+                    format!("table {table}: the dictionary has {needed} rows, the table {rows}; {cure}");
+                return Err(Error::config(key, message));
             }
         }
+        Ok(())
+    }
+
+    /// A mapper that looks rows up in this dictionary.
+    ///
+    /// # Errors
+    /// As [`RunDictionary::check_rows`].
+    pub fn mapper(&self, config: &Config, table_rows: &[u64]) -> Result<IdMapper> {
+        self.check_rows(config, table_rows)?;
         let lookup: Arc<dyn headlong_reader::RowLookup> = Arc::clone(&self.dictionary) as _;
         let mapper = IdMapper::with_lookup(lookup, table_rows);
         let mapper = mapper.map_err(|error| failed("the dictionary cannot be used", error))?;

@@ -2,7 +2,7 @@
 
 use crate::Registry;
 use crate::config::{Config, Ids, ROWS_FROM_DICTIONARY, TableRows};
-use crate::data::MOST_RESIDENT_STORED_BYTES;
+use crate::data::{MOST_COMPRESSION, MOST_RESIDENT_STORED_BYTES, cached_bytes};
 use crate::dictionary::RunDictionary;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -10,9 +10,6 @@ use crate::plan::{Facts, Plan};
 use crate::preset::KAGGLE_CARDINALITIES;
 use crate::session::check_eval_ranks;
 use std::path::Path;
-
-/// Text bytes of one stored byte of a compressed file, at most.
-const MOST_COMPRESSION: u64 = 4;
 
 /// Bytes of a row of Criteo's text that is made up or kept decoded.
 const ROW_BYTES: u64 = 256;
@@ -28,6 +25,8 @@ pub struct Outlook {
     pub data_rows: Option<u64>,
     /// Bytes of validation data that stay in memory.
     pub kept_bytes: u64,
+    /// Bytes of training data that stay in memory (`data.cache`).
+    pub cached_bytes: u64,
 }
 
 /// Ranks and the machine that they are on.
@@ -74,6 +73,7 @@ impl Outlook {
             least_rows,
             data_rows: is_made_up.then_some(config.synthetic.train_rows),
             kept_bytes: kept_bytes(config, is_made_up),
+            cached_bytes: cached_bytes(config),
         })
     }
 
@@ -97,8 +97,9 @@ impl Outlook {
     /// The facts for a plan with tables of `rows` rows, evenly divided among the ranks.
     pub fn facts<'a>(&self, rows: &'a [u64], place: &Place<'a>) -> Facts<'a> {
         let Place { machine, ranks_here, separate, registry } = *place;
-        let (data_rows, kept_bytes) = (self.data_rows, self.kept_bytes);
-        Facts { data_rows, kept_bytes, ranks_here, separate, ..Facts::new(rows, machine, registry) }
+        let Self { data_rows, kept_bytes, cached_bytes, .. } = *self;
+        let unknown = Facts::new(rows, machine, registry);
+        Facts { data_rows, kept_bytes, cached_bytes, ranks_here, separate, ..unknown }
     }
 }
 
@@ -114,7 +115,7 @@ pub fn what_cannot_fit(config: &Config, place: &Place<'_>) -> Result<Option<(Pla
 }
 
 /// Whether tables have the rows that a dictionary gives them.
-fn dictionary_decides(config: &Config) -> bool {
+pub(crate) fn dictionary_decides(config: &Config) -> bool {
     let is_asked_for = matches!(&config.tables.rows, TableRows::Named(name) if name == ROWS_FROM_DICTIONARY);
     is_asked_for && config.data.ids == Ids::Dictionary
 }

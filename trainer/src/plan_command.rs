@@ -105,7 +105,10 @@ impl Planned {
         let rest = Facts { data_rows, ..outlook.facts(&outlook.rows, place) };
         let facts = Facts { split: split.as_ref(), ..rest };
         let plan = Plan::new(&config, &facts);
-        let eval_note = evaluation::note(&config, known_valid_rows(&config)?, data_rows);
+        let eval_note = match evaluation::missing_data(&config) {
+            Some(note) => format!("{note}\n"),
+            None => evaluation::note(&config, known_valid_rows(&config)?, data_rows),
+        };
         let fits = refusal.and_then(|()| match outlook.rows == outlook.least_rows {
             true => plan.check(&config, &facts),
             // The dictionary may be smaller than its bound.
@@ -131,7 +134,9 @@ fn outlook(config: &Config, resumed: Option<&Checkpoint>) -> Result<Outlook> {
     }
     let dictionary = RunDictionary::that_is_there(config, &config.data.train, resumed)?;
     let rows = dictionary.as_ref().map(RunDictionary::table_rows);
-    Outlook::with_dictionary(config, rows.as_deref())
+    let outlook = Outlook::with_dictionary(config, rows.as_deref())?;
+    dictionary.map_or(Ok(()), |found| found.check_rows(config, &outlook.rows))?;
+    Ok(outlook)
 }
 
 /// This machine, with a CUDA device where one is asked for: where there is none, one is assumed, and a note says so.

@@ -37,6 +37,7 @@ mod odd_files;
 mod outputs;
 mod own_program;
 mod paths;
+mod planned;
 mod planted;
 mod python_docs;
 mod python_support;

@@ -71,6 +71,14 @@ impl Config {
                 "only ids = \"dictionary\" has a dictionary to take the numbers of rows from",
             ));
         }
+        if let (Some(path), true) = (&self.data.dictionary, self.data.ids != Ids::Dictionary) {
+            return Err(Error::contradiction(
+                format!("data.dictionary = {}", path.display()),
+                format!("data.ids = {}", quoted(&self.data.ids)),
+                "these ids are looked up in no dictionary: set data.ids = \"dictionary\" (and tables.rows = \"dictionary\", which takes \
+                 the numbers of rows from it), or leave data.dictionary out",
+            ));
+        }
         if self.tables.max_rows == Some(1) && self.shares_a_row() {
             let message = "expected at least 2: one row is shared by rare ids";
             return Err(Error::config("tables.max_rows", message));
@@ -413,7 +421,7 @@ fn refuse_on_devices(config: &Config) -> Result<()> {
 }
 
 /// The TOML form of a setting, quotes included.
-fn quoted<T: serde::Serialize>(value: &T) -> String {
+pub(crate) fn quoted<T: serde::Serialize>(value: &T) -> String {
     toml::Value::try_from(value).map_or_else(|_| "?".to_owned(), |value| value.to_string())
 }
 

@@ -160,7 +160,13 @@ impl Plan {
             Some(device) if !device.fits() => (device.needed_bytes, device.free_bytes),
             _ => (self.bytes_per_rank * self.ranks_here, self.available_bytes),
         };
-        let help = help(config, facts, knobs);
+        let uncached = Facts { cached_bytes: 0, ..*facts };
+        let help = match facts.cached_bytes > 0 && Plan::new(config, &uncached).fits {
+            true => {
+                "`data.cache` = \"off\" would fit (--cache-data off): data is read from its files".to_owned()
+            }
+            false => help(config, facts, knobs),
+        };
         Err(Error::DoesNotFit { needed_bytes: needed.get(), available_bytes, help })
     }
 

@@ -17,10 +17,13 @@ pub struct StepCost {
     pub table_bytes_per_step: Count,
     /// Bytes of dense weights, state and activations that are read and written in one step.
     pub dense_bytes_per_step: Count,
-    /// An estimate: operations at the machine's rate, then the bytes of the tables at its memory's; nothing overlaps.
-    pub predicted_step_us: f64,
-    /// An estimate: samples of a step by its time.
-    pub predicted_samples_per_s: f64,
+    /// An estimate for f32 on the processor: operations at its rate, then the bytes of the tables at its memory's; nothing overlaps.
+    /// None where the model is on a device, of whose rates nothing is known here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_step_us: Option<f64>,
+    /// The same: samples of a step by its time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_samples_per_s: Option<f64>,
 }
 
 impl StepCost {
@@ -37,14 +40,15 @@ impl StepCost {
             + samples * activations_per_sample(config) * 16_u64;
         // More threads than cores do not help.
         let cores = threads.min(machine.cores).max(1) as f64;
+        let is_known = machine.device.is_none();
         let seconds = flops_per_step.as_f64() / (machine.core_flops * cores)
             + (table_bytes_per_step + dense_bytes_per_step).as_f64() / machine.memory_bytes_per_s;
         Self {
             flops_per_step,
             table_bytes_per_step,
             dense_bytes_per_step,
-            predicted_step_us: seconds * 1e6,
-            predicted_samples_per_s: samples.as_f64() / seconds,
+            predicted_step_us: is_known.then_some(seconds * 1e6),
+            predicted_samples_per_s: is_known.then(|| samples.as_f64() / seconds),
         }
     }
 }
@@ -52,11 +56,16 @@ impl StepCost {
 impl StepCost {
     /// With the time of exchanges between ranks, which nothing hides in this estimate. Ranks share the machine, so all else stays.
     pub(super) fn with_exchange(mut self, split: Option<&Split>) -> Self {
-        let Some(split) = split else { return self };
-        let samples = self.predicted_samples_per_s * self.predicted_step_us;
-        self.predicted_step_us += split.times.total_us() - split.times.rows_us;
-        self.predicted_samples_per_s = samples / self.predicted_step_us;
+        let (Some(split), Some((us, per_s))) = (split, self.predicted()) else { return self };
+        let with_exchange = us + split.times.total_us() - split.times.rows_us;
+        self.predicted_step_us = Some(with_exchange);
+        self.predicted_samples_per_s = Some(per_s * us / with_exchange);
         self
+    }
+
+    /// Microseconds of a step and samples a second, where they are predicted.
+    pub fn predicted(&self) -> Option<(f64, f64)> {
+        self.predicted_step_us.zip(self.predicted_samples_per_s)
     }
 }
 

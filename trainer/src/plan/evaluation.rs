@@ -42,6 +42,19 @@ pub fn note(config: &Config, eval_rows: Option<u64>, data_rows: Option<u64>) -> 
     }
 }
 
+/// What is said where evaluations are asked for and the data that is named has nothing to evaluate on.
+pub fn missing_data(config: &Config) -> Option<String> {
+    let every = match config.eval.every {
+        EvalEvery::Steps(0) => return None,
+        EvalEvery::Steps(steps) => steps.to_string(),
+        EvalEvery::EpochFraction(fraction) => fraction.to_string(),
+    };
+    let is_missing = config.data.valid.is_empty() && !config.data.train.is_empty();
+    is_missing.then(|| {
+        format!("eval.every = {every}, but nothing is evaluated: there is no validation data (--valid FILE)")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

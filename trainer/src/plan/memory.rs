@@ -46,7 +46,7 @@ pub struct MemoryUse {
     pub exchange_bytes: Count,
     /// Activations and their gradients, packed weights, and the batches that the iteration holds.
     pub activation_bytes: Count,
-    /// Batches that are read ahead, the parser's blocks, validation data that stays in memory.
+    /// Batches that are read ahead, the parser's blocks, data that stays in memory.
     pub reader_bytes: Count,
     /// The dictionary, or the admitted ids.
     pub id_map_bytes: Count,
@@ -92,7 +92,7 @@ pub(super) struct Sharing {
     pub(super) on_device: bool,
     /// What the rank with most rows has; none: rows are divided evenly.
     pub(super) rows: Option<OfRank>,
-    /// Bytes of validation data that stay in memory.
+    /// Bytes of data that stay in memory.
     pub(super) kept_bytes: u64,
     /// Rows of the training data, where known.
     pub(super) data_rows: Option<u64>,

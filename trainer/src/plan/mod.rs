@@ -51,6 +51,8 @@ pub struct Facts<'a> {
     pub separate: bool,
     /// Bytes of validation data that stay in memory.
     pub kept_bytes: u64,
+    /// Bytes of training data that stay in memory (`data.cache`).
+    pub cached_bytes: u64,
 }
 
 impl<'a> Facts<'a> {
@@ -65,6 +67,7 @@ impl<'a> Facts<'a> {
             ranks_here: None,
             separate: false,
             kept_bytes: 0,
+            cached_bytes: 0,
         }
     }
 }
@@ -249,7 +252,7 @@ fn sharing(config: &Config, facts: &Facts<'_>) -> Sharing {
         separate: facts.separate,
         on_device: facts.machine.device.is_some(),
         rows: facts.split.filter(|_| config.run.ranks > 1).map(OfRank::of),
-        kept_bytes: facts.kept_bytes,
+        kept_bytes: facts.kept_bytes.saturating_add(facts.cached_bytes),
         data_rows: facts.data_rows,
     }
 }

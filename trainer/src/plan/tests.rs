@@ -308,3 +308,25 @@ impl headlong_embedding::TableKind for SmallKind {
         unreachable!("a plan builds nothing")
     }
 }
+
+#[test]
+fn kept_data_that_does_not_fit_names_the_cache() {
+    let config = preset("tiny").unwrap();
+    let (rows, here) = (config.table_rows(None).unwrap(), machine(GIB));
+    let facts = Facts { cached_bytes: 2 * GIB, ..facts(&rows, &here) };
+    let plan = Plan::new(&config, &facts);
+    assert!(plan.memory.reader_bytes > 2 * GIB);
+    let message = plan.check(&config, &facts).unwrap_err().to_string();
+    assert!(message.contains("--cache-data off"), "{message}");
+}
+
+#[test]
+fn nothing_is_estimated_for_a_device() {
+    let config = preset("tiny").unwrap();
+    let rows = config.table_rows(None).unwrap();
+    let device = crate::machine::DeviceFacts { name: "a".to_owned(), free_bytes: GIB, count: 1 };
+    let here = Machine { device: Some(device), ..machine(GIB) };
+    let plan = Plan::new(&config, &facts(&rows, &here));
+    assert!(plan.to_text().contains("no estimate for a device here"), "{}", plan.to_text());
+    assert!(serde_json::to_value(&plan).unwrap().get("predicted_step_us").is_none());
+}

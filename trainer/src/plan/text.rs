@@ -99,15 +99,21 @@ impl Plan {
             self.threads
         );
         let cost = &self.cost;
+        let estimate = match cost.predicted() {
+            Some((us, samples_per_s)) => format!(
+                "estimate for f32 on the processor {}, {} samples/s",
+                short_time(us),
+                count(samples_per_s as u64)
+            ),
+            None => "no estimate for a device here (`plan --cluster` has one)".to_owned(),
+        };
         let _ = writeln!(
             text,
-            "step of {} samples: {:.2} GFLOP, {} of rows, {} of dense data; estimate {}, {} samples/s",
+            "step of {} samples: {:.2} GFLOP, {} of rows, {} of dense data; {estimate}",
             count(self.samples_per_step.get()),
             cost.flops_per_step.as_f64() / 1e9,
             bytes(cost.table_bytes_per_step.get()),
-            bytes(cost.dense_bytes_per_step.get()),
-            short_time(cost.predicted_step_us),
-            count(cost.predicted_samples_per_s as u64)
+            bytes(cost.dense_bytes_per_step.get())
         );
         if let Some(division) = &self.division {
             let _ = writeln!(text, "{}", division.to_text());

@@ -4,6 +4,7 @@ use crate::Registry;
 use crate::cli::files::of_plan;
 use crate::cli::{ClusterArguments, JsonOutput, PlanArguments};
 use crate::config::ranges::range_of;
+use crate::config::validate::quoted;
 use crate::config::{Config, TableRows};
 use crate::error::{Error, Result};
 use crate::outlook::Outlook;
@@ -52,7 +53,9 @@ pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -
         output::write_file(path, &placing.picture(&report.best))?;
     }
     let document = serde_json::to_value(&report).expect("a plan has a JSON form");
-    let text = format!("plan of {} for {}\n{note}{}", options.origin, cluster.name, report.to_text());
+    let (origin, on, precision) = (&options.origin, &cluster.name, quoted(&config.train.precision));
+    let plan = report.to_text();
+    let text = format!("plan of {origin} for {on}, train.precision = {precision}\n{note}{plan}");
     output::answer(&arguments.json, &text, &document)
 }
 

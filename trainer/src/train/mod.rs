@@ -22,7 +22,7 @@ use crate::mllog::MlLog;
 use crate::outlook::{self, Place};
 use crate::output;
 use crate::placement::Placement;
-use crate::plan::Plan;
+use crate::plan::{Plan, evaluation};
 use crate::plan_command::{OfRun, Planned};
 use crate::report::{self, At, Done, Reporter};
 use crate::session::{
@@ -311,6 +311,7 @@ fn announce(
     reporter: &mut Reporter,
 ) -> Result<()> {
     session.cleaned().iter().for_each(|left| reporter.note(&format!("checkpoints: {left}")));
+    evaluation::missing_data(config).iter().for_each(|note| reporter.note(note));
     if session.steps() > 0 {
         reporter.note(&format!("resumed at step {} (sample {})", session.steps(), session.samples()));
     }

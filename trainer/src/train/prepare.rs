@@ -133,6 +133,7 @@ impl Prepared {
         let dictionary = self.dictionary.as_ref();
         self.train_rows = self.train_rows.or(dictionary.and_then(RunDictionary::counted_rows));
         self.table_rows = config.table_rows(dictionary.map(RunDictionary::table_rows).as_deref())?;
+        dictionary.map_or(Ok(()), |found| found.check_rows(config, &self.table_rows))?;
         let kept = resumed.map(statistics::of_checkpoint).transpose()?.flatten();
         self.statistics = match (config.run.ranks, kept) {
             (1, _) => None,
@@ -220,12 +221,14 @@ impl Prepared {
         let (config, registry) = (&self.with_data(config), &options.registry);
         config.check_tables(&self.table_rows, registry)?;
         let machine = Machine::detect_with(config.run.device)?;
+        let Outlook { kept_bytes, cached_bytes, .. } = Outlook::of(config)?;
         let facts = Facts {
             data_rows: self.train_rows,
             split: placement.split.as_ref(),
             ranks_here: self.ranks_here,
             separate: self.ranks_here.is_some(),
-            kept_bytes: Outlook::of(config)?.kept_bytes,
+            kept_bytes,
+            cached_bytes,
             ..Facts::new(&self.table_rows, &machine, registry)
         };
         let plan = Plan::new(config, &facts);

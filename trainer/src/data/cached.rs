@@ -1,0 +1,90 @@
+//! What the training data takes where it is kept in memory, before any of it is read.
+
+use super::{format_of, is_streamed, open_source};
+use crate::config::{CacheData, Config};
+use crate::machine::Machine;
+use headlong_reader::formats::{Format, Source};
+use headlong_reader::io::{Compression, DataFile, LineBlocks, TextBlock, TextFile};
+use headlong_reader::samples::Hotness;
+
+/// Bytes of text or of decoded samples of one stored byte of a compressed file, at most.
+pub(crate) const MOST_COMPRESSION: u64 = 4;
+
+/// Bytes of text at the beginning of a file that tell how long its rows are.
+const LOOKED_AT_BYTES: usize = 64 << 10;
+
+/// One part in so many is added where the number of rows is estimated.
+const MARGIN: u64 = 16;
+
+/// Bytes of a decoded id.
+const ID_BYTES: u64 = 8;
+
+/// Bytes of decoded training data that `data.cache` keeps in memory: exact where the files say how many samples of how many ids they
+/// have, else an upper estimate from their bytes. What a pipe will give is not known: 0.
+pub(crate) fn cached_bytes(config: &Config) -> u64 {
+    let (cache, files) = (config.data.cache, &config.data.train);
+    let is_kept =
+        matches!(cache, CacheData::Host | CacheData::Auto) && !files.iter().any(DataFile::is_stream);
+    // Files that cannot be opened are refused where they are read.
+    if !is_kept || is_streamed(config, files).unwrap_or(true) {
+        return 0;
+    }
+    let decoded = match (files.is_empty(), format_of(config, files)) {
+        (true, _) if !config.synthetic.enabled => 0,
+        (true, _) => config.synthetic.train_rows.saturating_mul(text_sample_bytes(config)),
+        (false, Ok(Format::Criteo)) => bytes_of_text(config, files),
+        (false, _) => open_source(config, files, 1).map_or(0, |source| bytes_of_samples(&*source, files)),
+    };
+    if cache == CacheData::Host {
+        return decoded;
+    }
+    // Data is read until it has taken so much, and then left.
+    let most = Machine::detect().usable_bytes() / 4;
+    if stored_bytes(files) > most { 0 } else { decoded.min(most) }
+}
+
+fn stored_bytes(files: &[DataFile]) -> u64 {
+    files.iter().map(|file| file.stored_bytes().unwrap_or(0)).fold(0, u64::saturating_add)
+}
+
+/// Bytes of a decoded sample of Criteo's text.
+fn text_sample_bytes(config: &Config) -> u64 {
+    4 * (1 + config.data.num_dense as u64) + ID_BYTES * config.data.num_sparse as u64
+}
+
+/// What Criteo's text comes to: the beginning of each file tells how long its rows are.
+fn bytes_of_text(config: &Config, files: &[DataFile]) -> u64 {
+    let rows = files.iter().filter_map(rows_of_text).fold(0, u64::saturating_add);
+    rows.saturating_add(rows / MARGIN).saturating_mul(text_sample_bytes(config))
+}
+
+fn rows_of_text(file: &DataFile) -> Option<u64> {
+    let text = TextFile::look(file).ok()?;
+    let factor = if text.compression() == Compression::Plain { 1 } else { MOST_COMPRESSION };
+    let bytes = text.stored_bytes().saturating_mul(factor);
+    let mut block = TextBlock::default();
+    LineBlocks::of(text, LOOKED_AT_BYTES).next(&mut block).ok()?;
+    let looked_at = block.text();
+    let rows = looked_at.split_inclusive(|&byte| byte == b'\n').count().max(1) as u64;
+    let of_each = (looked_at.len() as u64 / rows).max(1);
+    Some(bytes.div_ceil(of_each))
+}
+
+/// What data of another format comes to.
+fn bytes_of_samples(source: &dyn Source, files: &[DataFile]) -> u64 {
+    let schema = source.schema();
+    let ids: Option<u64> = schema
+        .sparse
+        .iter()
+        .map(|column| match column.hotness {
+            Hotness::Fixed(count) => Some(u64::from(count)),
+            Hotness::Varying => None,
+        })
+        .sum();
+    let numbers = u64::from(schema.labelled) + schema.dense.len() as u64;
+    match (source.num_samples(), ids) {
+        (Some(samples), Some(ids)) => samples.saturating_mul(4 * numbers + ID_BYTES * ids),
+        // Where bags have any number of ids, an id takes two bytes of a file at least, a digit and what separates it.
+        _ => stored_bytes(files).saturating_mul(MOST_COMPRESSION),
+    }
+}
