@@ -27,18 +27,23 @@ pub(crate) fn commit(file: OutputFile) -> Result<()> {
     file.commit().map_err(write_error(&path))
 }
 
-/// Gives the files of one set their names, and says them. The last one of a former set goes first: whatever happens
-/// meanwhile, no file of one set is read with those of another.
+/// Gives the files of one set their names, and says them. The last one of a former set goes first, with those that
+/// would be read with the new ones (`stale`): whatever happens meanwhile, no file of one set is read with those of
+/// another. What can be known to fail fails before that.
 ///
 /// # Errors
 /// [`ReaderError::Write`].
-pub(crate) fn commit_all(files: Vec<OutputFile>) -> Result<Vec<PathBuf>> {
-    let paths: Vec<PathBuf> = files.iter().map(|file| file.path().to_owned()).collect();
-    if let [_, .., last] = &paths[..]
-        && fs::symlink_metadata(last).is_ok_and(|found| found.is_file())
-    {
-        remove_file(last)?;
+pub(crate) fn commit_all(files: Vec<OutputFile>, stale: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    for file in files.iter().filter(|file| !file.is_direct()) {
+        file.file().sync_all().map_err(write_error(file.path()))?;
     }
+    if let [_, .., last] = &files[..]
+        && !last.is_direct()
+    {
+        remove_file(last.path())?;
+    }
+    stale.iter().try_for_each(|path| remove_file(path))?;
+    let paths = files.iter().map(|file| file.path().to_owned()).collect();
     files.into_iter().try_for_each(commit)?;
     Ok(paths)
 }
@@ -101,5 +106,21 @@ mod tests {
         assert!(error.unwrap_err().to_string().contains("a.txt: disk full"));
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_set_that_cannot_be_completed_lacks_its_last_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, last, stale, other] = ["a", "b", "c", "d"].map(|name| folder.path().join(name));
+        [&first, &stale, &other].into_iter().for_each(|path| fs::write(path, "old").unwrap());
+        std::os::unix::fs::symlink(&other, &last).unwrap();
+        let files = vec![create(&first).unwrap(), create(&last).unwrap()];
+        // Nothing can have the name of a folder.
+        fs::remove_file(&first).unwrap();
+        fs::create_dir(&first).unwrap();
+        let message = commit_all(files, std::slice::from_ref(&stale)).unwrap_err().to_string();
+        assert!(message.contains("/a: "), "{message}");
+        assert!(fs::symlink_metadata(&last).is_err() && !stale.exists());
+        assert_eq!(fs::read(&other).unwrap(), b"old");
     }
 }

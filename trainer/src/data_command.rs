@@ -193,7 +193,7 @@ pub fn inspect(arguments: &DataFilesArguments) -> Result<()> {
             let (mut progress, all) = (Progress::new(), source.num_samples());
             let exact = InspectOptions::default().exact_distinct;
             let show = &mut |samples| progress.show_samples(samples, all);
-            inspect::inspect_samples(&*source, (&arguments.files, format), exact, &pool, show)
+            inspect::inspect_samples(&*source, &arguments.files, format, exact, &pool, show)
                 .map_err(unread)?
         }
     };

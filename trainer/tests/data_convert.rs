@@ -190,14 +190,16 @@ fn files_that_are_read_together_are_inspected_with_their_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     write_text(&folder.path().join("a.txt"), 20);
-    for (to, output, bytes) in [
-        // Headers of 128 bytes; labels and ids of four bytes, numbers of four or two, rows of two.
-        ("npy", "day_0", 3 * 128 + 20 * (4 + 13 * 4 + 26 * 4)),
-        ("split", "day/train", 20 * (1 + 13 * 2 + 26 * 2)),
+    // Headers of 128 bytes; labels and ids of four bytes, numbers of four or two, rows of two.
+    let arrays = 3 * 128 + 20 * (4 + 13 * 4 + 26 * 4);
+    for (to, output, named, bytes) in [
+        ("npy", "day_0", "day_0", arrays),
+        ("npy", "day_1", "day_1_labels.npy", arrays),
+        ("split", "day/train", "day/train", 20 * (1 + 13 * 2 + 26 * 2)),
     ] {
         let options = ["--dense-transform", "ln(x+1)", "--rows", "1000"];
         convert(&[&["--data", &path("a.txt"), "--to", to, "--output", &path(output)][..], &options].concat());
-        let found = headlong(&["data", "inspect", &path(output)]);
+        let found = headlong(&["data", "inspect", &path(named)]);
         let text = text_of(&found).replace(',', "");
         assert!(text.contains(&format!(" {bytes} bytes ({to})")), "{text}");
     }

@@ -110,6 +110,32 @@ fn formats_with_less_keep_what_they_have_room_for() {
 }
 
 #[test]
+fn a_shard_of_arrays_replaces_all_of_a_former_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let stem = folder.path().join("day_0");
+    let write = |num_dense, hotness| {
+        let kind = DenseKind::Transformed(DenseTransform::LnPlus1);
+        let schema = DataSchema::numbered(true, num_dense, kind, &[Hotness::Fixed(hotness)]);
+        let mut samples = Samples::default();
+        samples.clear(&schema);
+        samples.num_samples = 1;
+        samples.labels.push(1.0);
+        samples.dense = DenseValues::Numbers(vec![0.5; num_dense]);
+        samples.sparse[0].ids = vec![u64::from(hotness); hotness as usize];
+        let mut sink = create(Format::Npy, &stem, &schema, &plain()).unwrap();
+        sink.write(&samples).unwrap();
+        sink.finish().unwrap();
+    };
+    for (num_dense, hotness) in [(2, 3), (2, 1), (0, 3), (0, 1)] {
+        write(num_dense, hotness);
+        let found = all(Format::Npy, &stem);
+        assert_eq!(found.sparse[0].ids, vec![u64::from(hotness); hotness as usize]);
+        assert_eq!(found.dense, DenseValues::Numbers(vec![0.5; num_dense]));
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+#[test]
 fn what_a_format_cannot_hold_is_refused_before_a_file_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let first = folder.path().join("a.txt");

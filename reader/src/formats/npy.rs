@@ -59,7 +59,8 @@ pub fn open(paths: &[PathBuf], transform: DenseTransform) -> Result<RecordSource
     RecordSource::open(schema, opened.drain(..).map(|(_, shard)| shard).collect())
 }
 
-const SUFFIXES: [&str; 4] = ["_labels.npy", "_dense.npy", "_sparse.npy", "_sparse_multi_hot.npz"];
+const MULTI_HOT: &str = "_sparse_multi_hot.npz";
+const SUFFIXES: [&str; 4] = ["_labels.npy", "_dense.npy", "_sparse.npy", MULTI_HOT];
 
 fn stem_of(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().as_bytes();
@@ -252,14 +253,14 @@ fn header(descr: &str, rows: u64, width: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes one shard of arrays.
+/// Writes one shard of arrays. A former shard of the name goes, also those of its arrays that this one does not have.
 pub struct NpySink {
     sink: RecordSink,
     /// Type and width of each file.
     shapes: Vec<(&'static str, usize)>,
     /// How many of the last files become members of an `npz`.
     num_members: usize,
-    multi_hot: PathBuf,
+    stem: PathBuf,
 }
 
 impl NpySink {
@@ -276,7 +277,7 @@ impl NpySink {
             return Err(ReaderError::Invalid { message });
         }
         let hotness: Vec<_> = schema.fixed_hotness()?.into_iter().map(|count| count as usize).collect();
-        let [labels, dense, one_hot, multi_hot] = SUFFIXES.map(|suffix| beside(&stem, suffix));
+        let [labels, dense, one_hot, _] = SUFFIXES.map(|suffix| beside(&stem, suffix));
         let mut parts = vec![];
         if schema.labelled {
             parts.push((labels, Element::I32, "<i4", 1, Target::Label));
@@ -300,7 +301,7 @@ impl NpySink {
             (path, header(descr, 0, count), count * element.bytes(), vec![field])
         });
         let sink = RecordSink::create(schema.clone(), files.collect())?;
-        Ok(Self { sink, shapes, num_members, multi_hot })
+        Ok(Self { sink, shapes, num_members, stem })
     }
 }
 
@@ -310,7 +311,7 @@ impl Sink for NpySink {
     }
 
     fn finish(self: Box<Self>) -> Result<Vec<PathBuf>> {
-        let Self { sink, shapes, num_members, multi_hot } = *self;
+        let Self { sink, shapes, num_members, stem } = *self;
         let rows = sink.num_samples();
         let mut files = sink.complete(|file| {
             let (descr, width) = shapes[file];
@@ -318,9 +319,12 @@ impl Sink for NpySink {
         })?;
         let members = files.split_off(files.len() - num_members);
         if !members.is_empty() {
-            files.push(bundle(&members, &multi_hot)?);
+            files.push(bundle(&members, &beside(&stem, MULTI_HOT))?);
         }
-        output::commit_all(files)
+        // An array that this shard does not have would be read with those that it has.
+        let is_stale = |path: &PathBuf| files.iter().all(|file| file.path() != path);
+        let stale: Vec<_> = names_of_shard(&stem).into_iter().filter(is_stale).collect();
+        output::commit_all(files, &stale)
     }
 }
 

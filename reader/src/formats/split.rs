@@ -323,7 +323,7 @@ impl Sink for SplitSink {
         let spec = self.specification(&name);
         // What will not do is refused before anything has its name.
         spec.clone().joined_with(root, &name)?;
-        let mut paths = output::commit_all(self.sink.complete(|_| None)?)?;
+        let mut paths = output::commit_all(self.sink.complete(|_| None)?, &[])?;
         let path = root.join(SPECIFICATION);
         // Read while it is locked: another folder may be added by another process.
         let mut file = output::create_in_turn(&path)?;

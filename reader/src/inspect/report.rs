@@ -9,7 +9,7 @@ use super::distinct::DistinctCounter;
 use crate::convert::files_of;
 use crate::error::Result;
 use crate::formats::Format;
-use crate::io::{DataFile, TextFile};
+use crate::io::{Compression, DataFile, TextFile};
 use crate::schema::{Column, Schema};
 use crate::skipped::SkipReport;
 
@@ -28,7 +28,7 @@ pub struct InspectReport {
     pub clicks: Option<u64>,
     /// Share of rows with label 1; none where rows have no label, or there is no row.
     pub click_rate: Option<f64>,
-    /// The integer columns, in order.
+    /// The columns of numbers, in order.
     pub dense: Vec<DenseSummary>,
     /// The categorical columns, in order.
     pub sparse: Vec<SparseSummary>,
@@ -39,20 +39,23 @@ pub struct InspectReport {
 pub struct FileSummary {
     /// Its path, as it was given.
     pub path: String,
-    /// Its size, as stored.
+    /// Its size, as stored, with that of the files that are read with it (`npy`, `split`); 0 of a pipe.
     pub bytes: u64,
-    /// `plain`, `gzip` or `zstd`.
-    pub compression: &'static str,
+    /// Its format, as on the command line: `criteo`, `csv` and so on.
+    pub format: &'static str,
+    /// `plain`, `gzip` or `zstd`; none where the format is not text.
+    pub compression: Option<&'static str>,
     /// Good rows, where they are counted file by file.
     pub rows: Option<u64>,
     /// Lines that are not rows.
     pub bad_rows: Option<u64>,
 }
 
-/// One integer column. Ranges and means are those of the values present, none if there is none.
+/// One column of numbers. Ranges and means are those of the values present, none if there is none; where they are no
+/// integers, a missing one is among them, as the number that it counts as.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DenseSummary {
-    /// `I1` and so on.
+    /// `I1` and so on, or as the file calls it.
     pub name: String,
     /// Share of rows without a value.
     pub missing_share: f64,
@@ -77,17 +80,18 @@ pub struct DenseSummary {
 /// One categorical column.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SparseSummary {
-    /// `C1` and so on.
+    /// `C1` and so on, or as the file calls it.
     pub name: String,
-    /// Share of rows without a value.
+    /// Missing values for each row.
     pub missing_share: f64,
     /// Distinct values, a missing one not counted.
     pub distinct: u64,
     /// Whether `distinct` was counted; else it is an estimate with a standard error of 0.8 %.
     pub distinct_is_exact: bool,
-    /// The most frequent value, as eight hexadecimal digits, or `missing`; none if there is no row.
+    /// The most frequent value, or `missing`; none if there is no row. An id of Criteo's text is shown as eight
+    /// hexadecimal digits, another as a decimal number.
     pub most_frequent: Option<String>,
-    /// Its share of the rows.
+    /// How often it is there for each row: its share, where a row has one value; of lists it may be above 1.
     pub most_frequent_share: f64,
     /// Ids a sample, missing ones not counted.
     pub ids_per_sample: f64,
@@ -98,18 +102,20 @@ impl FileSummary {
     pub(super) fn open(path: &DataFile) -> Result<Self> {
         let file = TextFile::look(path)?;
         let (bytes, compression) = (file.stored_bytes(), file.compression().name());
-        Ok(Self { path: path.to_string(), bytes, compression, rows: Some(0), bad_rows: Some(0) })
+        let (path, format) = (path.to_string(), Format::Criteo.name());
+        Ok(Self { path, bytes, format, compression: Some(compression), rows: Some(0), bad_rows: Some(0) })
     }
 
-    /// One of several files, or a folder, whose rows are counted together.
-    pub(super) fn of_format(path: &DataFile, format: Format) -> Self {
-        // A folder, or what several names begin with, has the bytes of its files.
-        let several = || {
-            let files = files_of(format, &[path.path().to_owned()]);
-            files.iter().map(|file| file.metadata().map_or(0, |data| data.len())).sum()
+    /// One of several files, or a folder, whose rows are counted together; nothing of them has been read yet.
+    pub(super) fn of_format(path: &DataFile, format: Format) -> Result<Self> {
+        let files = files_of(format, &[path.system_path().to_owned()]);
+        let bytes = files.iter().map(|file| file.metadata().map_or(0, |data| data.len())).sum();
+        let compression = match format {
+            Format::Csv => Some(TextFile::look(path)?.compression().name()),
+            _ => None,
         };
-        let bytes = path.stored_bytes().ok().filter(|&bytes| bytes > 0).unwrap_or_else(several);
-        Self { path: path.to_string(), bytes, compression: format.name(), rows: None, bad_rows: None }
+        let (path, format) = (path.to_string(), format.name());
+        Ok(Self { path, bytes, format, compression, rows: None, bad_rows: None })
     }
 }
 
@@ -149,6 +155,8 @@ fn share(count: u64, rows: u64) -> f64 {
 /// What was counted of a column of numbers.
 pub(super) struct Numbers {
     pub rows: u64,
+    /// Those that range and sum are of.
+    pub counted: u64,
     pub missing: u64,
     pub negative: u64,
     pub range: Option<(f64, f64)>,
@@ -159,7 +167,8 @@ impl DenseSummary {
     fn of_column(index: u16, column: &DenseStatistics, rows: u64) -> Self {
         let range = (rows > column.missing).then(|| (f64::from(column.minimum), f64::from(column.maximum)));
         let DenseStatistics { missing, negative, .. } = *column;
-        let numbers = Numbers { rows, missing, negative, range, sum: column.sum as f64 };
+        let numbers =
+            Numbers { rows, counted: rows - missing, missing, negative, range, sum: column.sum as f64 };
         let name = Column::Dense(index).to_string();
         Self::new(name, &numbers, &column.sorted_counts(), column.values.distinct())
     }
@@ -171,9 +180,7 @@ impl DenseSummary {
         counts: &[(f64, u64)],
         (distinct, distinct_is_exact): (u64, bool),
     ) -> Self {
-        let Numbers { rows, missing, negative, range, sum } = *numbers;
-        let total = counts.iter().map(|(_, count)| count).sum::<u64>();
-        let present = if total > 0 { total } else { rows - missing };
+        let Numbers { rows, counted, missing, negative, range, sum } = *numbers;
         Self {
             name,
             missing_share: share(missing, rows),
@@ -182,7 +189,7 @@ impl DenseSummary {
             median: quantile(counts, 0.5),
             percentile_99: quantile(counts, 0.99),
             maximum: range.map(|range| range.1),
-            mean: range.map(|_| sum / present.max(1) as f64),
+            mean: range.map(|_| sum / counted.max(1) as f64),
             distinct,
             distinct_is_exact,
         }
@@ -232,12 +239,14 @@ impl SparseSummary {
 impl fmt::Display for InspectReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for file in &self.files {
-            let FileSummary { path, bytes, compression, rows, bad_rows } = file;
+            let FileSummary { path, bytes, format, compression, rows, bad_rows } = file;
+            let packed = compression.filter(|name| *name != Compression::Plain.name());
+            let packed = packed.map_or(String::new(), |name| format!(", {name}"));
             match (rows, bad_rows) {
                 (Some(rows), Some(bad)) => write!(formatter, "{path}: {rows} rows, {bad} bad, ")?,
                 _ => write!(formatter, "{path}: ")?,
             }
-            writeln!(formatter, "{bytes} bytes ({compression})")?;
+            writeln!(formatter, "{bytes} bytes ({format}{packed})")?;
         }
         match (self.click_rate, self.clicks) {
             (Some(rate), Some(clicks)) => {

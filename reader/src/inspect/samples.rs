@@ -22,15 +22,25 @@ use crate::samples::{DenseValues, IdBags, Samples};
 /// Whatever is wrong with the data.
 pub fn inspect_samples(
     source: &dyn Source,
-    (files, format): (&[DataFile], Format),
+    files: &[DataFile],
+    format: Format,
     exact_distinct: usize,
     pool: &Pool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<InspectReport> {
-    let schema = source.schema();
+    let summaries: Result<_> = files.iter().map(|file| FileSummary::of_format(file, format)).collect();
+    let (files, schema) = (summaries?, source.schema());
     let values = DistinctCounter::new(exact_distinct);
-    let column =
-        |_| Mutex::new(Column { missing: 0, negative: 0, values: values.clone(), sum: 0.0, range: None });
+    let column = |_| {
+        Mutex::new(Column {
+            counted: 0,
+            missing: 0,
+            negative: 0,
+            values: values.clone(),
+            sum: 0.0,
+            range: None,
+        })
+    };
     let (width, sparse) = (schema.dense.len(), schema.sparse.len());
     let columns: Vec<Mutex<Column>> = (0..width + sparse).map(column).collect();
     let (mut rows, mut clicks) = (0, 0);
@@ -53,7 +63,7 @@ pub fn inspect_samples(
     let dense = schema.dense.iter().zip(&columns);
     let sparse = schema.sparse.iter().zip(&columns[width..]);
     Ok(InspectReport {
-        files: files.iter().map(|file| FileSummary::of_format(file, format)).collect(),
+        files,
         rows,
         bad_rows: 0,
         first_bad_rows: Vec::new(),
@@ -66,6 +76,8 @@ pub fn inspect_samples(
 
 /// What is known of a column.
 struct Column {
+    /// The numbers that sum and range are of, or the ids.
+    counted: u64,
     missing: u64,
     negative: u64,
     /// Ids, or the bits of numbers.
@@ -95,6 +107,7 @@ impl Column {
 
     fn add(&mut self, number: f64) {
         self.negative += u64::from(number < 0.0);
+        self.counted += 1;
         self.sum += number;
         let (least, largest) = self.range.unwrap_or((number, number));
         self.range = Some((least.min(number), largest.max(number)));
@@ -106,7 +119,7 @@ impl Column {
             match id {
                 MISSING_ID => self.missing += 1,
                 id => {
-                    self.sum += 1.0;
+                    self.counted += 1;
                     self.values.see(id);
                 }
             }
@@ -120,6 +133,7 @@ impl Column {
         counts.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let numbers = Numbers {
             rows,
+            counted: self.counted,
             missing: self.missing,
             negative: self.negative,
             range: self.range,
@@ -131,7 +145,7 @@ impl Column {
     fn sparse(&self, name: &str, rows: u64) -> SparseSummary {
         let mut summary =
             SparseSummary::new(name.to_owned(), self.missing, &self.values, rows, |id| id.to_string());
-        summary.ids_per_sample = self.sum / rows.max(1) as f64;
+        summary.ids_per_sample = self.counted as f64 / rows.max(1) as f64;
         summary
     }
 }

@@ -117,7 +117,7 @@ fn the_real_sample_is_as_published() {
         return;
     }
     let report = inspect(&[path.into()], &InspectOptions::default(), &Pool::new(2), &mut |_| ()).unwrap();
-    assert_eq!((report.rows, report.bad_rows, report.files[0].compression), (95_997, 0, "gzip"));
+    assert_eq!((report.rows, report.bad_rows, report.files[0].compression), (95_997, 0, Some("gzip")));
     let table = report.to_string();
     let (_, columns) = table.split_once("\n\n").unwrap();
     assert!(columns.lines().all(|line| line.chars().count() <= 80), "a terminal has 80 columns: {table}");
@@ -163,15 +163,31 @@ fn other_formats_are_described_alike() {
     };
     let files = [file];
     let source = DelimitedSource::open(&files, &columns).unwrap();
-    let report = inspect_samples(&source, (&files, Format::Csv), 1000, &Pool::new(2), &mut |_| ()).unwrap();
+    let report = inspect_samples(&source, &files, Format::Csv, 1000, &Pool::new(2), &mut |_| ()).unwrap();
     assert_eq!((report.rows, report.clicks, report.files[0].rows), (4, Some(2), None));
     let price = &report.dense[0];
     assert_eq!((price.minimum, price.median, price.maximum), (Some(-4.5), Some(0.0), Some(3.0)));
     assert_eq!((price.missing_share, price.negative_share, price.distinct), (0.25, 0.25, 3));
+    assert_eq!(price.mean, Some(0.375), "a missing number counts as 0");
+    let few = inspect_samples(&source, &files, Format::Csv, 1, &Pool::new(2), &mut |_| ()).unwrap();
+    assert_eq!((few.dense[0].mean, few.dense[0].median), (price.mean, None));
     let [first, tags] = &*report.sparse else { panic!("two columns") };
     assert_eq!((first.distinct, first.most_frequent.as_deref(), first.missing_share), (2, Some("7"), 0.25));
     assert_eq!((tags.distinct, tags.ids_per_sample, tags.most_frequent_share), (3, 1.5, 0.75));
     let table = report.to_string();
     assert!(table.contains("a.csv: 58 bytes (csv)") && table.contains("4 rows, 2 clicks"), "{table}");
     assert_eq!(row(&table, "tags")[..4], ["tags", "0.0", "3", "1.50"]);
+}
+
+#[test]
+fn a_compressed_table_says_so() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(b"label,I1,C1\n1,2,a\n").unwrap();
+    let file = crate::io::testing::write(folder.path(), "a.csv.gz", &gzip.finish().unwrap());
+    let source = crate::convert::open(Format::Csv, std::slice::from_ref(&file), &Default::default()).unwrap();
+    let report = inspect_samples(&*source, &[file], Format::Csv, 9, &Pool::new(1), &mut |_| ()).unwrap();
+    assert_eq!((report.files[0].format, report.files[0].compression), ("csv", Some("gzip")));
+    assert!(report.to_string().contains(" bytes (csv, gzip)"), "{report}");
 }

@@ -84,7 +84,14 @@ impl State {
             Record { format_version: FORMAT_VERSION, schema, on_bad_row, finished: Vec::new(), next_run: 0 };
         let found = fs::read(folder.join(STATE_FILE)).ok();
         let found: Option<Record> = found.and_then(|json| serde_json::from_slice(&json).ok());
-        let mut record = found.filter(|found| found.is_of(&fresh)).unwrap_or(fresh);
+        let mut record = match found.filter(|found| found.is_of(&fresh)) {
+            Some(found) => found,
+            // It must not vouch for the runs to come, which have the names of its own.
+            None => {
+                remove_file(&folder.join(STATE_FILE))?;
+                fresh
+            }
+        };
         record.finished.retain(|finished| {
             let now = FileIdentity::of(finished.path.as_ref()).ok().flatten();
             let same = now.is_some() && now == finished.identity;

@@ -150,6 +150,31 @@ fn a_call_that_failed_goes_on_at_its_file() {
 }
 
 #[test]
+fn what_another_call_left_unfinished_is_not_taken_for_a_finished_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, text) = two_files(folder.path());
+    let good = fs::read(&files[1]).unwrap();
+    let options = spilling(rule(3, Some(100)));
+    fs::write(&files[1], b"0\tx\n").unwrap();
+    make(&files, folder.path(), &options).unwrap_err();
+    // A call with another policy is killed while it counts the first file, of which it has one run.
+    let schema = Schema::criteo();
+    let counting = folder.path().join("counting");
+    let whole = counting.join("run-0");
+    let run = fs::read(&whole).unwrap();
+    let mut killed = State::open(folder.path(), schema, BadRowPolicy::Skip, &files).unwrap();
+    let mut first = FinishedFile::begin(&files[0]).unwrap();
+    while killed.new_run(&mut first) != whole {}
+    fs::write(&whole, &run).unwrap();
+    drop(killed);
+
+    fs::write(&files[1], &good).unwrap();
+    let report = make(&files, folder.path(), &options).unwrap();
+    assert_eq!((report.resumed_files, report.rows), (0, 6000));
+    assert_eq!(report.dictionary.columns(), naive_columns(&text, options.rule));
+}
+
+#[test]
 fn a_file_that_changed_since_is_counted_again() {
     let folder = tempfile::tempdir().unwrap();
     let (files, _) = two_files(folder.path());

@@ -17,14 +17,15 @@ use ::parquet::file::reader::{ChunkReader, Length};
 use ::parquet::file::serialized_reader::SerializedPageReader;
 use ::parquet::schema::types::ColumnDescPtr;
 
+use super::contained::contained;
 use super::delta;
-use super::thrift::{self, Fault};
+use super::thrift::{self, Fault, PageHeader};
 
 /// The longest page. Writers make pages of a megabyte or so.
 const MOST_PAGE_BYTES: u64 = 256 << 20;
 /// A page up to this size passes whatever the metadata says of its column: some writers have said it wrong.
 const TRUSTED_PAGE_BYTES: u64 = 16 << 20;
-/// The most values of a page of lists, of one sample, it may be; and of a page of words with their lengths first.
+/// Most values in a page of lists, which may all belong to one sample, or in a page of delta-encoded words.
 const MOST_LIST_VALUES: u32 = 16 << 20;
 /// The longest metadata.
 const MOST_METADATA_BYTES: u64 = 256 << 20;
@@ -34,6 +35,10 @@ const LIKELY_HEADER_BYTES: usize = 256;
 const MOST_HEADER_BYTES: usize = 16 << 20;
 /// gzip makes at most this many bytes of one.
 const GZIP_RATIO: u64 = 1032;
+/// What frames of LZ4 begin with: those of today and the older ones.
+const LZ4_FRAMES: [[u8; 4]; 2] = [[0x04, 0x22, 0x4d, 0x18], [0x02, 0x21, 0x4c, 0x18]];
+/// LZ4 makes at most 255 bytes of one.
+const MOST_LZ4_FRAME_BYTES: usize = MOST_PAGE_BYTES as usize / 255;
 
 fn refuse(message: String) -> ParquetError {
     ParquetError::General(message)
@@ -56,7 +61,7 @@ pub(super) fn metadata(file: &File, bytes: u64) -> Result<ParquetMetaData> {
     let mut buffer = vec![0; length as usize];
     file.read_exact_at(&mut buffer, tail_from - length)?;
     thrift::check_metadata(&buffer).map_err(|fault| refuse(format!("its metadata: {fault}")))?;
-    ParquetMetaDataReader::decode_metadata(&buffer)
+    contained(|| ParquetMetaDataReader::decode_metadata(&buffer))
 }
 
 /// Bytes of a file, asked for by the reader of pages: first a header, then what the header speaks of.
@@ -68,39 +73,48 @@ pub(super) struct Chunk {
     header: Arc<LastHeader>,
 }
 
-/// The header that was read last: where its page begins and the bytes of that once it is decompressed, or what is wrong.
-type LastHeader = Mutex<Option<std::result::Result<(u64, u64), String>>>;
+/// The header that was read last, and where its page begins; or what is wrong with it.
+type Header = Option<std::result::Result<(u64, PageHeader), String>>;
+type LastHeader = Mutex<Header>;
 
-fn locked(header: &LastHeader) -> MutexGuard<'_, Option<std::result::Result<(u64, u64), String>>> {
+fn locked(header: &LastHeader) -> MutexGuard<'_, Header> {
     header.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Chunk {
     /// Refuses the page at `start`, stored in `stored` bytes, if it would be too long.
     fn check_page(&self, start: u64, stored: &[u8]) -> Result<()> {
-        let size = match &*locked(&self.header) {
-            Some(Ok((page, size))) if *page == start => *size,
+        let PageHeader { size, levels, .. } = match &*locked(&self.header) {
+            Some(Ok((page, header))) if *page == start => *header,
             _ => return Err(refuse(format!("a page at byte {start} that no header speaks of"))),
         };
         let most = self.most_page_bytes;
         if size > most {
             return Err(refuse(format!("expected a page of at most {most} bytes, found {size}")));
         }
+        let stored = stored.get(levels..).unwrap_or_default();
         // The other codecs stop at the size that the header says.
         let expanded = match self.compression {
             Compression::GZIP(_) if stored.len() as u64 * GZIP_RATIO > MOST_PAGE_BYTES => {
                 count(flate2::read::MultiGzDecoder::new(stored), most)
             }
             Compression::BROTLI(_) => count(brotli::Decompressor::new(stored, 4096), most),
-            Compression::LZ4 if stored.len() as u64 * 255 > MOST_PAGE_BYTES => {
-                return Err(refuse("a page of LZ4 is too long".to_owned()));
+            // Of what this codec may be, only frames do not stop there.
+            Compression::LZ4
+                if stored.len() > MOST_LZ4_FRAME_BYTES
+                    && LZ4_FRAMES.iter().any(|magic| stored.starts_with(magic)) =>
+            {
+                let found = stored.len();
+                return Err(refuse(format!(
+                    "expected a page of at most {MOST_LZ4_FRAME_BYTES} bytes in frames of LZ4, found {found}"
+                )));
             }
             _ => return Ok(()),
         };
-        // A stream that does not decode is found by whoever needs its bytes.
+        // A stream that does not decode is reported when it is read.
         match expanded {
             Ok(found) if found > most => Err(refuse(format!(
-                "expected a page of at most {most} bytes, found more behind its header's {size}"
+                "expected a page of at most {most} bytes, found more, although its header says {size}"
             ))),
             _ => Ok(()),
         }
@@ -163,8 +177,8 @@ impl HeaderBytes {
                 continue;
             }
             let found = found.map_err(|fault| format!("the header of a page at byte {}: {fault}", self.at));
-            let length = found.as_ref().map_or(0, |(length, _)| *length);
-            *locked(&self.header) = Some(found.map(|(length, size)| (self.at + length as u64, size)));
+            let length = found.as_ref().map_or(0, |found| found.length);
+            *locked(&self.header) = Some(found.map(|found| (self.at + length as u64, found)));
             window.truncate(length);
             return Ok(window);
         }
@@ -323,15 +337,15 @@ impl PageReader for CheckedPages {
 mod tests {
     use super::*;
 
-    /// What is said of a page whose header speaks of `size` bytes and whose body is `stored`.
-    fn refused(compression: Compression, size: u32, stored: &[u8]) -> Option<String> {
+    /// What is said of a page whose header speaks of `size` bytes and whose body is `stored`, levels first.
+    fn refused(compression: Compression, size: u32, levels: u8, stored: &[u8]) -> Option<String> {
         let mut bytes = vec![0x15, 0, 0x15];
         let mut zigzag = u64::from(size) << 1;
         while zigzag >= 0x80 {
             bytes.push(zigzag as u8 | 0x80);
             zigzag >>= 7;
         }
-        bytes.extend([zigzag as u8, 0]);
+        bytes.extend([zigzag as u8, 0x6c, 0x55, 2 * levels, 0, 0]);
         let header = bytes.len() as u64;
         bytes.extend_from_slice(stored);
         let mut file = tempfile::tempfile().unwrap();
@@ -357,12 +371,29 @@ mod tests {
             (Compression::GZIP(Default::default()), &gzip),
             (Compression::BROTLI(Default::default()), &packed),
         ] {
-            let words = refused(compression, 100, stored).unwrap();
-            assert!(words.contains("found more behind its header's 100"), "{words}");
+            let after_levels = [&[7; 9][..], stored].concat();
+            for (levels, stored) in [(0, stored), (9, &after_levels)] {
+                let words = refused(compression, 100, levels, stored).unwrap();
+                assert!(words.contains("found more, although its header says 100"), "{words}");
+            }
         }
-        let words = refused(Compression::SNAPPY, 2 << 20, b"x").unwrap();
+        let words = refused(Compression::SNAPPY, 2 << 20, 0, b"x").unwrap();
         assert!(words.contains("expected a page of at most 1048576 bytes, found 2097152"), "{words}");
-        assert_eq!(refused(Compression::SNAPPY, 1 << 20, b"x"), None);
-        assert!(refused(Compression::UNCOMPRESSED, 5, &[]).is_none());
+        assert_eq!(refused(Compression::SNAPPY, 1 << 20, 0, b"x"), None);
+        assert!(refused(Compression::UNCOMPRESSED, 5, 0, &[]).is_none());
+    }
+
+    #[test]
+    fn long_pages_of_lz4_are_read_where_they_are_not_frames() {
+        let mut stored = vec![0; 2 << 20];
+        stored[..8].copy_from_slice(&[0, 0x10, 0, 0, 0, 0x1f, 0xff, 0xf8]);
+        assert_eq!(refused(Compression::LZ4, 1 << 20, 0, &stored), None);
+        for (levels, magic) in [(0, LZ4_FRAMES[0]), (3, LZ4_FRAMES[0]), (0, LZ4_FRAMES[1])] {
+            stored[levels..levels + 4].copy_from_slice(&magic);
+            let words = refused(Compression::LZ4, 1 << 20, levels as u8, &stored).unwrap();
+            let found = stored.len() - levels;
+            assert!(words.contains("expected a page of at most 1052688 bytes in frames of LZ4"), "{words}");
+            assert!(words.ends_with(&format!("found {found}")), "{words}");
+        }
     }
 }

@@ -69,13 +69,7 @@ impl ParquetSource {
     /// # Errors
     /// Those of opening; [`ReaderError::Format`] for a file that is damaged or whose columns do not fit.
     pub fn open(paths: &[PathBuf], described: &Described) -> Result<Self> {
-        let path = paths.first().map_or(Path::new(""), PathBuf::as_path);
-        contained(path, || Self::open_files(paths, described))
-    }
-
-    fn open_files(paths: &[PathBuf], described: &Described) -> Result<Self> {
-        let opened =
-            paths.iter().map(|path| contained(path, || Opened::open(path))).collect::<Result<Vec<_>>>()?;
+        let opened = paths.iter().map(|path| Opened::open(path)).collect::<Result<Vec<_>>>()?;
         let Some((path, first)) = paths.first().zip(opened.first()) else {
             return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
         };
@@ -86,7 +80,7 @@ impl ParquetSource {
         };
         let mut files = Vec::new();
         for (path, opened) in paths.iter().zip(opened) {
-            files.push(contained(path, || OneFile::new(path, opened, &columns))?);
+            files.push(OneFile::new(path, opened, &columns)?);
         }
         let labelled = files[0].roles.contains(&Role::Label);
         if let Some(other) = files.iter().find(|file| file.roles.contains(&Role::Label) != labelled) {
@@ -136,8 +130,11 @@ impl Opened {
             .columns()
             .get(leaf)
             .ok_or_else(|| ParquetError::General("it has fewer columns".to_owned()))?;
-        let pages = pages::of_column(&self.file, self.bytes, chunk, rows.num_rows().max(0) as usize)?;
-        Ok(get_column_reader(Arc::clone(&self.leaves()[leaf]), pages))
+        let num_rows = rows.num_rows().max(0) as usize;
+        contained(|| {
+            let pages = pages::of_column(&self.file, self.bytes, chunk, num_rows)?;
+            Ok(get_column_reader(Arc::clone(&self.leaves()[leaf]), pages))
+        })
     }
 }
 
@@ -291,7 +288,7 @@ impl ParquetStream {
         let missing = (wanted - open.next) as usize;
         if missing > 0 {
             for (_, _, reader) in &mut open.columns {
-                skip(reader, missing).map_err(failed)?;
+                contained(|| skip(reader, missing)).map_err(failed)?;
             }
             open.next = wanted;
         }
@@ -311,7 +308,8 @@ impl ParquetStream {
             DenseValues::Numbers(values) => values.resize(count * width, 0.0),
         }
         for (leaf, role, reader) in &mut open.columns {
-            let column = Column::read(reader, &file.opened.leaves()[*leaf], count).map_err(|error| {
+            let leaf_column = &file.opened.leaves()[*leaf];
+            let column = contained(|| Column::read(reader, leaf_column, count)).map_err(|error| {
                 bad(&file.path, format!("row group {group}, column `{}`: {error}", file.header[*leaf]))
             })?;
             let put = column.put(*role, &self.columns, samples, count);
@@ -344,12 +342,9 @@ impl SampleStream for ParquetStream {
         if end < rows.end {
             self.now = Some((part, end..rows.end));
         }
-        let files = Arc::clone(&self.files);
-        contained(&files[self.groups[part].0].path, || {
-            self.go_to(part, rows.start)?;
-            self.decode(part, (end - rows.start) as usize, samples)?;
-            Ok(true)
-        })
+        self.go_to(part, rows.start)?;
+        self.decode(part, (end - rows.start) as usize, samples)?;
+        Ok(true)
     }
 
     fn description(&self) -> String {

@@ -46,10 +46,10 @@ enum Shape {
     Struct(&'static Fields),
 }
 
-/// The fields that the crate knows of a structure, and which one's number is noted.
-struct Fields(&'static [(i16, Shape)], Option<i16>);
+/// The fields that the crate knows of a structure, and those whose numbers are noted.
+struct Fields(&'static [(i16, Shape)], &'static [i16]);
 
-static EMPTY: Fields = Fields(&[], None);
+static EMPTY: Fields = Fields(&[], &[]);
 
 static FILE: Fields = Fields(
     &[
@@ -61,7 +61,7 @@ static FILE: Fields = Fields(
         (6, BYTES),
         (7, Shape::List(&Shape::Struct(&COLUMN_ORDER))),
     ],
-    None,
+    &[],
 );
 
 /// Its number of children is noted.
@@ -78,7 +78,7 @@ static SCHEMA_ELEMENT: Fields = Fields(
         (9, I32),
         (10, Shape::Struct(&LOGICAL_TYPE)),
     ],
-    Some(5),
+    &[5],
 );
 
 static LOGICAL_TYPE: Fields = Fields(
@@ -87,30 +87,30 @@ static LOGICAL_TYPE: Fields = Fields(
         (2, Shape::Struct(&EMPTY)),
         (3, Shape::Struct(&EMPTY)),
         (4, Shape::Struct(&EMPTY)),
-        (5, Shape::Struct(&Fields(&[(1, I32), (2, I32)], None))),
+        (5, Shape::Struct(&Fields(&[(1, I32), (2, I32)], &[]))),
         (6, Shape::Struct(&EMPTY)),
         (7, Shape::Struct(&TIME)),
         (8, Shape::Struct(&TIME)),
-        (10, Shape::Struct(&Fields(&[(1, Shape::Plain(BYTE)), (2, Shape::Bool)], None))),
+        (10, Shape::Struct(&Fields(&[(1, Shape::Plain(BYTE)), (2, Shape::Bool)], &[]))),
         (11, Shape::Struct(&EMPTY)),
         (12, Shape::Struct(&EMPTY)),
         (13, Shape::Struct(&EMPTY)),
         (14, Shape::Struct(&EMPTY)),
         (15, Shape::Struct(&EMPTY)),
-        (16, Shape::Struct(&Fields(&[(1, Shape::Plain(BYTE))], None))),
-        (17, Shape::Struct(&Fields(&[(1, BYTES)], None))),
-        (18, Shape::Struct(&Fields(&[(1, BYTES), (2, I32)], None))),
+        (16, Shape::Struct(&Fields(&[(1, Shape::Plain(BYTE))], &[]))),
+        (17, Shape::Struct(&Fields(&[(1, BYTES)], &[]))),
+        (18, Shape::Struct(&Fields(&[(1, BYTES), (2, I32)], &[]))),
         (19, Shape::Struct(&EMPTY)),
     ],
-    None,
+    &[],
 );
 
-static TIME: Fields = Fields(&[(1, Shape::Bool), (2, Shape::Struct(&TIME_UNIT))], None);
+static TIME: Fields = Fields(&[(1, Shape::Bool), (2, Shape::Struct(&TIME_UNIT))], &[]);
 static TIME_UNIT: Fields =
-    Fields(&[(1, Shape::Struct(&EMPTY)), (2, Shape::Struct(&EMPTY)), (3, Shape::Struct(&EMPTY))], None);
-static KEY_VALUE: Fields = Fields(&[(1, BYTES), (2, BYTES)], None);
+    Fields(&[(1, Shape::Struct(&EMPTY)), (2, Shape::Struct(&EMPTY)), (3, Shape::Struct(&EMPTY))], &[]);
+static KEY_VALUE: Fields = Fields(&[(1, BYTES), (2, BYTES)], &[]);
 static COLUMN_ORDER: Fields =
-    Fields(&[(1, Shape::Struct(&EMPTY)), (2, Shape::Struct(&EMPTY)), (3, Shape::Struct(&EMPTY))], None);
+    Fields(&[(1, Shape::Struct(&EMPTY)), (2, Shape::Struct(&EMPTY)), (3, Shape::Struct(&EMPTY))], &[]);
 
 static ROW_GROUP: Fields = Fields(
     &[
@@ -121,15 +121,13 @@ static ROW_GROUP: Fields = Fields(
         (5, I64),
         (7, I16),
     ],
-    None,
+    &[],
 );
 
-static SORTING_COLUMN: Fields = Fields(&[(1, I32), (2, Shape::Bool), (3, Shape::Bool)], None);
+static SORTING_COLUMN: Fields = Fields(&[(1, I32), (2, Shape::Bool), (3, Shape::Bool)], &[]);
 
-static COLUMN_CHUNK: Fields = Fields(
-    &[(1, BYTES), (2, I64), (3, Shape::Struct(&COLUMN)), (4, I64), (5, I32), (6, I64), (7, I32)],
-    None,
-);
+static COLUMN_CHUNK: Fields =
+    Fields(&[(1, BYTES), (2, I64), (3, Shape::Struct(&COLUMN)), (4, I64), (5, I32), (6, I64), (7, I32)], &[]);
 
 static COLUMN: Fields = Fields(
     &[
@@ -149,7 +147,7 @@ static COLUMN: Fields = Fields(
         (16, Shape::Struct(&SIZE_STATISTICS)),
         (17, Shape::Struct(&PLACES)),
     ],
-    None,
+    &[],
 );
 
 static STATISTICS: Fields = Fields(
@@ -164,15 +162,15 @@ static STATISTICS: Fields = Fields(
         (8, Shape::Bool),
         (9, I64),
     ],
-    None,
+    &[],
 );
 
-static ENCODING_STATISTICS: Fields = Fields(&[(1, I32), (2, I32), (3, I32)], None);
-static SIZE_STATISTICS: Fields = Fields(&[(1, I64), (2, Shape::List(&I64)), (3, Shape::List(&I64))], None);
-static PLACES: Fields = Fields(&[(1, Shape::Struct(&BOX)), (2, Shape::List(&I32))], None);
+static ENCODING_STATISTICS: Fields = Fields(&[(1, I32), (2, I32), (3, I32)], &[]);
+static SIZE_STATISTICS: Fields = Fields(&[(1, I64), (2, Shape::List(&I64)), (3, Shape::List(&I64))], &[]);
+static PLACES: Fields = Fields(&[(1, Shape::Struct(&BOX)), (2, Shape::List(&I32))], &[]);
 static BOX: Fields = Fields(
     &[(1, DOUBLE), (2, DOUBLE), (3, DOUBLE), (4, DOUBLE), (5, DOUBLE), (6, DOUBLE), (7, DOUBLE), (8, DOUBLE)],
-    None,
+    &[],
 );
 
 /// Its bytes once it is decompressed are noted.
@@ -184,14 +182,15 @@ static PAGE: Fields = Fields(
         (4, I32),
         (5, Shape::Struct(&DATA_PAGE)),
         (6, Shape::Struct(&EMPTY)),
-        (7, Shape::Struct(&Fields(&[(1, I32), (2, I32), (3, Shape::Bool)], None))),
+        (7, Shape::Struct(&Fields(&[(1, I32), (2, I32), (3, Shape::Bool)], &[]))),
         (8, Shape::Struct(&DATA_PAGE_V2)),
     ],
-    Some(2),
+    &[2],
 );
 
 static DATA_PAGE: Fields =
-    Fields(&[(1, I32), (2, I32), (3, I32), (4, I32), (5, Shape::Struct(&STATISTICS))], None);
+    Fields(&[(1, I32), (2, I32), (3, I32), (4, I32), (5, Shape::Struct(&STATISTICS))], &[]);
+/// The bytes of its levels are noted.
 static DATA_PAGE_V2: Fields = Fields(
     &[
         (1, I32),
@@ -203,7 +202,7 @@ static DATA_PAGE_V2: Fields = Fields(
         (7, Shape::Bool),
         (8, Shape::Struct(&STATISTICS)),
     ],
-    None,
+    &[5, 6],
 );
 
 /// Checks a file's metadata.
@@ -213,13 +212,30 @@ pub(super) fn check_metadata(bytes: &[u8]) -> Result<(), Fault> {
     check_tree(&walk.noted)
 }
 
-/// The bytes that a page's header takes, and those of the page once it is decompressed.
-pub(super) fn page_header(bytes: &[u8]) -> Result<(usize, u64), Fault> {
+/// What a page's header says, and the bytes that it takes itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PageHeader {
+    pub length: usize,
+    /// The bytes of the page once it is decompressed.
+    pub size: u64,
+    /// The bytes of it that are not compressed: levels, which come first in a page of the second version.
+    pub levels: usize,
+}
+
+/// The header of a page.
+pub(super) fn page_header(bytes: &[u8]) -> Result<PageHeader, Fault> {
     let mut walk = Walk { rest: bytes, noted: Vec::new() };
     walk.fields(&PAGE, MOST_DEPTH)?;
-    let size = walk.noted.last().copied().unwrap_or(0);
-    let size = u64::try_from(size).map_err(|_| Fault::Bad(format!("a page of {size} bytes")))?;
-    Ok((bytes.len() - walk.rest.len(), size))
+    let bytes_of = |number: i32, what: &str| {
+        usize::try_from(number).map_err(|_| Fault::Bad(format!("{what} of {number} bytes")))
+    };
+    let mut numbers = walk.noted.iter().rev().copied();
+    let size = bytes_of(numbers.next().unwrap_or(0), "a page")? as u64;
+    let mut levels = 0;
+    for number in numbers.take(2) {
+        levels += bytes_of(number, "levels")?;
+    }
+    Ok(PageHeader { length: bytes.len() - walk.rest.len(), size, levels })
 }
 
 /// Whether the numbers of children are those of one tree, a node before its children.
@@ -288,7 +304,7 @@ impl Walk<'_> {
 
     /// Walks a structure's fields.
     fn fields(&mut self, Fields(known, to_note): &Fields, depth: usize) -> Result<(), Fault> {
-        let (mut last, mut noted) = (0_i16, 0);
+        let (mut last, mut noted) = (0_i16, vec![0; to_note.len()]);
         loop {
             let head = self.byte()?;
             if head & 15 == 0 {
@@ -302,13 +318,11 @@ impl Walk<'_> {
             };
             let shape = known.iter().find(|(id, _)| *id == last).map_or(&Shape::Any, |(_, shape)| shape);
             let number = self.value(head & 15, shape, depth)?;
-            if *to_note == Some(last) {
-                noted = number as i32;
+            if let Some(place) = to_note.iter().position(|id| *id == last) {
+                noted[place] = number as i32;
             }
         }
-        if to_note.is_some() {
-            self.noted.push(noted);
-        }
+        self.noted.append(&mut noted);
         Ok(())
     }
 
@@ -393,7 +407,10 @@ mod tests {
     fn the_size_of_a_page_is_read_from_its_header() {
         // Type 0, 300 bytes, 200 stored.
         let header = [0x15, 0x00, 0x15, 0xd8, 0x04, 0x15, 0x90, 0x03, 0, 7];
-        assert_eq!(page_header(&header).unwrap(), (9, 300));
+        assert_eq!(page_header(&header).unwrap(), PageHeader { length: 9, size: 300, levels: 0 });
+        // The same, of the second version: levels of 5 and 3 bytes.
+        let second = [&header[..8], &[0x5c, 0x55, 10, 0x15, 6, 0, 0]].concat();
+        assert_eq!(page_header(&second).unwrap(), PageHeader { length: 15, size: 300, levels: 8 });
         assert!(matches!(page_header(&header[..8]), Err(Fault::Short)));
         assert_eq!(words(page_header(&[0x15, 0x00, 0x15, 0x01, 0])), "a page of -1 bytes");
         assert!(words(page_header(&[0x15, 0x00, 0x16, 0x02, 0])).contains("not its type"));

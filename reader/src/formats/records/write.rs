@@ -81,6 +81,6 @@ impl Sink for RecordSink {
     }
 
     fn finish(self: Box<Self>) -> Result<Vec<PathBuf>> {
-        output::commit_all(self.complete(|_| None)?)
+        output::commit_all(self.complete(|_| None)?, &[])
     }
 }
