@@ -31,7 +31,7 @@ struct Arguments {
 enum Action {
     /// Reads mutants of every format, in processes that may die of them.
     Run {
-        /// A format; several: all of them.
+        /// A format; may be repeated. Without it, every format.
         #[arg(long = "format")]
         formats: Vec<String>,
         /// Mutants of each format.
@@ -46,9 +46,6 @@ enum Action {
         /// Seconds that a mutant may take.
         #[arg(long, default_value_t = 20.0)]
         limit_s: f64,
-        /// Seconds after which no more mutants are begun.
-        #[arg(long)]
-        stop_after_s: Option<f64>,
         /// Where mutants that are findings are kept.
         #[arg(long, default_value = "target/mutants")]
         keep: PathBuf,
@@ -110,7 +107,7 @@ fn find(name: &str) -> Result<&'static Subject> {
 /// Does it; false says that there are findings.
 fn run(action: Action) -> Result<bool> {
     match action {
-        Action::Run { formats, mutants, first, jobs, limit_s, stop_after_s, keep } => {
+        Action::Run { formats, mutants, first, jobs, limit_s, keep } => {
             let chosen: Vec<&'static Subject> = match &formats[..] {
                 [] => SUBJECTS.iter().collect(),
                 names => names.iter().map(|name| find(name)).collect::<Result<_>>()?,
@@ -119,16 +116,14 @@ fn run(action: Action) -> Result<bool> {
                 seeds: first..first.saturating_add(mutants),
                 jobs,
                 limit: Duration::try_from_secs_f64(limit_s).context("--limit-s")?,
-                stop_after: stop_after_s
-                    .map(Duration::try_from_secs_f64)
-                    .transpose()
-                    .context("--stop-after-s")?,
                 keep,
                 program: std::env::current_exe().context("the path of this program")?,
             };
-            println!("format           tried      read   refused  most memory       slowest   seconds");
+            println!(
+                "format           tried      read   refused  most memory   of seed       slowest   of seed   seconds"
+            );
             let reports = watch(&chosen, &task, &say)?;
-            Ok(verdict(&reports, mutants))
+            Ok(verdict(&reports))
         }
         Action::Read { format, first, mutants } => {
             let (subject, place) = (find(&format)?, tempfile::tempdir()?);
@@ -164,13 +159,15 @@ fn run(action: Action) -> Result<bool> {
 fn say(report: &Report) {
     let total = &report.total;
     println!(
-        "{:<13}{:>9} {:>9} {:>9} {:>8.2} MiB {:>10.1} ms {:>9.1}",
+        "{:<13}{:>9} {:>9} {:>9} {:>8.2} MiB {:>9} {:>10.1} ms {:>9} {:>9.1}",
         report.name,
         report.tried,
         total.accepted,
         total.refused,
         total.peak.0 as f64 / f64::from(1 << 20),
+        total.peak.1,
         total.slowest.0 as f64 * 1e-3,
+        total.slowest.1,
         report.seconds,
     );
     for finding in &report.findings {
@@ -184,9 +181,7 @@ fn say(report: &Report) {
 }
 
 /// The last lines; whether nothing is wrong.
-fn verdict(reports: &[Report], wanted: u64) -> bool {
-    let short = reports.iter().filter(|report| report.tried < wanted && report.findings.is_empty());
-    short.for_each(|report| println!("{}: stopped after {} of {wanted} mutants", report.name, report.tried));
+fn verdict(reports: &[Report]) -> bool {
     let tried: u64 = reports.iter().map(|report| report.tried).sum();
     let findings: usize = reports.iter().map(|report| report.findings.len()).sum();
     println!("{tried} mutants of {} formats, {findings} findings", reports.len());

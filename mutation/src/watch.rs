@@ -2,7 +2,7 @@
 
 use crate::subjects::Subject;
 use crate::worker::Progress;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,6 @@ pub struct Task {
     pub jobs: usize,
     /// The longest that one mutant may take.
     pub limit: Duration,
-    /// No new mutants after so long; those of a format that are left are said.
-    pub stop_after: Option<Duration>,
     /// Where mutants that are findings are kept.
     pub keep: PathBuf,
     /// This program.
@@ -70,14 +68,14 @@ pub fn watch(
     task: &Task,
     say: &(dyn Fn(&Report) + Sync),
 ) -> Result<Vec<Report>> {
-    let (started, waiting) = (Instant::now(), Mutex::new(subjects.iter()));
+    let waiting = Mutex::new(subjects.iter());
     let reports = thread::scope(|scope| {
         let job = || -> Result<Vec<Report>> {
             let mut reports = Vec::new();
             loop {
                 let next = waiting.lock().expect("no job panics while it takes the next format").next();
                 let Some(subject) = next else { return Ok(reports) };
-                let report = one_format(subject, task, started)?;
+                let report = one_format(subject, task)?;
                 say(&report);
                 reports.push(report);
             }
@@ -91,14 +89,11 @@ pub fn watch(
     Ok(reports.into_iter().flatten().collect())
 }
 
-fn one_format(subject: &'static Subject, task: &Task, all_started: Instant) -> Result<Report> {
+fn one_format(subject: &'static Subject, task: &Task) -> Result<Report> {
     let started = Instant::now();
     let mut report = Report { name: subject.name, ..Report::default() };
     let mut next = task.seeds.start;
     while next < task.seeds.end && report.findings.len() < MOST_FINDINGS {
-        if task.stop_after.is_some_and(|most| all_started.elapsed() > most) {
-            break;
-        }
         let folder = scratch()?;
         let seeds = next..task.seeds.end.min(next + SEEDS_OF_A_WORKER);
         let (ended, progress) = one_worker(subject, &seeds, task, folder.path())?;
@@ -131,6 +126,9 @@ impl Report {
 }
 
 /// Runs a worker to its end, or to that of its patience; says what was wrong, if anything was, and how far it came.
+///
+/// # Errors
+/// It did not come to its first mutant.
 fn one_worker(
     subject: &Subject,
     seeds: &Range<u64>,
@@ -138,33 +136,50 @@ fn one_worker(
     folder: &Path,
 ) -> Result<(Option<String>, Progress)> {
     let errors = folder.join("errors");
-    let mut worker = Command::new(&task.program)
+    let mut worker = Command::new(&task.program);
+    worker
         .args(["worker", subject.name, &seeds.start.to_string(), &seeds.end.to_string()])
         .arg(folder)
         .env("RUST_BACKTRACE", "0")
+        .stderr(File::create(&errors)?);
+    let status = run_within(&mut worker, task, || Progress::read(folder).map(|progress| progress.seed))?;
+    let wrong = match status {
+        Some(status) => what_ended(status, &errors),
+        None => Some(format!("it was not read within {} s", task.limit.as_secs_f64())),
+    };
+    match (wrong, Progress::read(folder)) {
+        (wrong, Some(progress)) => Ok((wrong, progress)),
+        (wrong, None) => bail!("{}: no mutant was read: {}", subject.name, wrong.unwrap_or_default()),
+    }
+}
+
+/// Runs a process to its end; none where it had to be ended, because for as long as a mutant may take `at` said the same.
+fn run_within(
+    command: &mut Command,
+    task: &Task,
+    at: impl Fn() -> Option<u64>,
+) -> Result<Option<ExitStatus>> {
+    let mut process = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(File::create(&errors)?)
         .spawn()
         .with_context(|| format!("cannot start {}", task.program.display()))?;
-    let begun = Progress { seed: seeds.start, ..Progress::default() };
-    let (mut last, mut since) = (begun.seed, Instant::now());
-    let late = loop {
-        if let Some(status) = worker.try_wait()? {
-            break what_ended(status, &errors);
+    let (mut last, mut since) = (None, Instant::now());
+    loop {
+        if let Some(status) = process.try_wait()? {
+            return Ok(Some(status));
         }
-        let seed = Progress::read(folder).unwrap_or(begun).seed;
-        if seed != last {
-            (last, since) = (seed, Instant::now());
+        let now = at();
+        if now != last {
+            (last, since) = (now, Instant::now());
         }
         if since.elapsed() > task.limit {
-            worker.kill()?;
-            worker.wait()?;
-            break Some(format!("it was not read within {} s", task.limit.as_secs_f64()));
+            process.kill()?;
+            process.wait()?;
+            return Ok(None);
         }
         thread::sleep(PAUSE);
-    };
-    Ok((late, Progress::read(folder).unwrap_or(begun)))
+    }
 }
 
 /// What a worker died of; nothing where it came to its end.
@@ -182,11 +197,13 @@ fn what_ended(status: ExitStatus, errors: &Path) -> Option<String> {
 /// Keeps the files of a mutant, which another process makes again: making them may be what went wrong.
 fn keep(subject: &Subject, seed: u64, what: String, task: &Task) -> Result<Finding> {
     let kept = task.keep.join(format!("{}-{seed}", subject.name));
-    let written = Command::new(&task.program)
-        .args(["write", subject.name, &seed.to_string()])
-        .arg(&kept)
-        .stdout(Stdio::null())
-        .status()?;
-    let what = if written.success() { what } else { format!("{what} (its files could not be made again)") };
+    let mut writer = Command::new(&task.program);
+    writer.args(["write", subject.name, &seed.to_string()]).arg(&kept);
+    let written = run_within(&mut writer, task, || None)?;
+    let what = if written.is_some_and(|status| status.success()) {
+        what
+    } else {
+        format!("{what} (its files could not be made again)")
+    };
     Ok(Finding { seed, what, kept })
 }

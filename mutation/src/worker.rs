@@ -69,7 +69,8 @@ pub fn work(subject: &Subject, seeds: Range<u64>, folder: &Path) -> Result<()> {
     fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
     let file = File::create(folder.join(PROGRESS))?;
     let mut progress = Progress::default();
-    for seed in seeds {
+    let bound = subject.bound_mib + PROCESS_MIB;
+    for seed in seeds.clone() {
         progress.seed = seed;
         file.write_all_at(&progress.to_bytes(), 0)?;
         let files = mutant(subject, &good, seed);
@@ -90,11 +91,15 @@ pub fn work(subject: &Subject, seeds: Range<u64>, folder: &Path) -> Result<()> {
             "it took {taken} bytes of memory, the bound is {} MiB",
             subject.bound_mib
         );
+        // The most that was ever held only rises: this is the mutant at which it passed the bound.
+        let resident = resident_mib();
+        anyhow::ensure!(
+            resident <= bound,
+            "the process held {resident} MiB of memory after {} mutants, the bound is {bound} MiB",
+            seed - seeds.start + 1
+        );
     }
     file.write_all_at(&progress.to_bytes(), 0)?;
-    let resident = resident_mib();
-    let bound = subject.bound_mib + PROCESS_MIB;
-    anyhow::ensure!(resident <= bound, "the process held {resident} MiB of memory, the bound is {bound} MiB");
     Ok(())
 }
 

@@ -2,9 +2,14 @@
 
 #![cfg(test)]
 
-use headlong_mutation::subjects::SUBJECTS;
+use headlong_mutation::allocator::{self, PeakAllocator};
+use headlong_mutation::subjects::{SUBJECTS, find};
 use headlong_mutation::worker::{good_inputs, write_files};
 use std::process::Command;
+use std::time::Instant;
+
+#[global_allocator]
+static ALLOCATOR: PeakAllocator = PeakAllocator;
 
 /// What a run printed, and its exit code.
 fn run(arguments: &[&str]) -> (String, i32) {
@@ -35,6 +40,8 @@ fn everything_that_goes_wrong_is_seen_named_and_survived() {
         let kept = folder.path().join(format!("{format}-3/seed"));
         assert_eq!(std::fs::read_to_string(kept).unwrap(), "3");
     }
+    let (text, code) = run(&["--format", "planted-good", "--mutants", "6", "--keep", keep]);
+    assert!(code == 2 && text.contains("no mutant was read") && text.contains("this was planted"), "{text}");
     let (text, code) = run(&["--format", "planted-sound", "--mutants", "6", "--keep", keep]);
     assert!(code == 0 && text.contains("6 mutants of 1 formats, 0 findings"), "{text}");
 }
@@ -72,23 +79,16 @@ fn good_inputs_are_read_and_mutants_are_read_or_refused() {
 /// Mutants of Parquet that took gigabytes, or minutes, before metadata and headers of pages were walked.
 #[test]
 fn what_was_found_stays_mended() {
-    let folder = tempfile::tempdir().unwrap();
-    let keep = folder.path().to_str().unwrap();
-    for seed in [1025761, 1059624, 1110826, 1200554, 1237627, 1249641, 1284197, 1288429] {
-        let seed = seed.to_string();
-        let (text, code) = run(&[
-            "--format",
-            "parquet",
-            "--first",
-            &seed,
-            "--mutants",
-            "1",
-            "--limit-s",
-            "10",
-            "--keep",
-            keep,
-        ]);
-        assert_eq!(code, 0, "{text}");
+    let subject = find("parquet").unwrap();
+    let found = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/found")).unwrap();
+    for entry in found {
+        let files = vec![("a.parquet".to_owned(), std::fs::read(entry.unwrap().path()).unwrap())];
+        let folder = tempfile::tempdir().unwrap();
+        write_files(&files, folder.path()).unwrap();
+        let (held, started) = (allocator::watch(), Instant::now());
+        let _ = (subject.read)(folder.path(), &files);
+        let (taken, seconds) = (allocator::peak() - held, started.elapsed().as_secs());
+        assert!(taken <= subject.bound_mib << 20 && seconds < 10, "{taken} bytes, {seconds} s");
     }
 }
 

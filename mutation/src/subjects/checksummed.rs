@@ -1,7 +1,7 @@
 //! Our own files, whose checksums are corrected after damage: data, dictionaries, manifests.
 
 use super::read::{data, described, samples, take_files, write};
-use super::{Subject, one, refused, texts};
+use super::{Subject, damage_text, one, refused};
 use crate::entries::checkpoint_manifest;
 use crate::mutate;
 use crate::random::Random;
@@ -106,11 +106,7 @@ pub const MANIFEST: Subject = Subject {
         ];
         Ok(bodies.map(|body| vec![("manifest.json".to_owned(), body.to_vec())]).to_vec())
     },
-    damage: |good, random| {
-        let mut files = one(good, random);
-        mutate::text(&mut files[0].1, &texts(good), random);
-        files
-    },
+    damage: damage_text,
     on_disk: false,
     read: |_, files| match checkpoint_manifest(&files[0].1) {
         true => Ok(()),

@@ -9,6 +9,7 @@ mod read;
 mod rows;
 mod settings;
 
+use crate::mutate;
 use crate::random::Random;
 use std::path::Path;
 
@@ -65,6 +66,7 @@ pub const PLANTED: &[Subject] = &[
     planted::MEMORY,
     planted::CEILING,
     planted::SOUND,
+    planted::GOOD,
 ];
 
 /// The format of this name.
@@ -82,7 +84,14 @@ fn one(good: &[Files], random: &mut Random) -> Files {
     random.pick(good).clone()
 }
 
-/// The only file of each of `good`, as text to take lines from.
+/// One of the good inputs, whose first file is damaged as text.
+fn damage_text(good: &[Files], random: &mut Random) -> Files {
+    let mut files = one(good, random);
+    mutate::text(&mut files[0].1, &texts(good), random);
+    files
+}
+
+/// The first file of each of `good`, as text to take lines from.
 fn texts(good: &[Files]) -> Vec<&[u8]> {
     good.iter().flat_map(|files| files.first()).map(|(_, bytes)| &bytes[..]).collect()
 }

@@ -57,3 +57,7 @@ pub const CEILING: Subject = planted("planted-ceiling", |_, files| {
 
 /// Does nothing wrong.
 pub const SOUND: Subject = planted("planted-sound", |_, files| at_wrong(files, || ()));
+
+/// Has no good inputs.
+pub const GOOD: Subject =
+    Subject { name: "planted-good", good: |_| anyhow::bail!("this was planted"), ..SOUND };

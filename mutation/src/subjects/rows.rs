@@ -1,7 +1,7 @@
 //! Rows of text: Criteo's, plain and packed, and delimited.
 
 use super::read::{SCHEMA, data, described};
-use super::{Files, Outcome, Subject, one, packed, texts};
+use super::{Files, Outcome, Subject, damage_text, one, packed, texts};
 use crate::entries::criteo_line;
 use crate::mutate;
 use crate::random::Random;
@@ -12,11 +12,7 @@ pub const CRITEO: Subject = Subject {
     name: "criteo",
     bound_mib: 16,
     good: |_| Ok(vec![files("rows.txt", rows(40)), files("rows.txt", rows(3))]),
-    damage: |good, random| {
-        let mut files = one(good, random);
-        mutate::text(&mut files[0].1, &texts(good), random);
-        files
-    },
+    damage: damage_text,
     on_disk: true,
     read: read_rows,
 };
@@ -50,11 +46,7 @@ pub const CSV: Subject = Subject {
             .map(|text| files("rows.csv", text.into_bytes()))
             .to_vec())
     },
-    damage: |good, random| {
-        let mut files = one(good, random);
-        mutate::text(&mut files[0].1, &texts(good), random);
-        files
-    },
+    damage: damage_text,
     on_disk: true,
     read: |folder, files| data(&folder.join(&files[0].0), Some(Format::Csv), &described(false)),
 };

@@ -1,10 +1,9 @@
 //! Text that people write, and frames that peers send.
 
 use super::read::{data, described, samples, take_files, write};
-use super::{Files, Subject, one, refused, texts};
+use super::{Files, Subject, damage_text, one, refused, texts};
 use crate::entries::rendezvous_frame;
 use crate::mutate;
-use crate::random::Random;
 use headlong::machine::Machine;
 use headlong::plan::cluster::description::ClusterDescription;
 use headlong::plan::{Facts, Plan};
@@ -74,7 +73,8 @@ pub const CONFIGURATION: Subject = Subject {
 
 pub const CLUSTER: Subject = Subject {
     name: "cluster",
-    bound_mib: 16,
+    // A key of dots takes the TOML reader a hundred times its bytes.
+    bound_mib: 64,
     good: |_| {
         let all = [
             include_str!("../../../configs/clusters/dgx-h100.toml"),
@@ -150,12 +150,6 @@ pub const FRAMES: Subject = Subject {
         Ok(())
     },
 };
-
-fn damage_text(good: &[Files], random: &mut Random) -> Files {
-    let mut files = one(good, random);
-    mutate::text(&mut files[0].1, &texts(good), random);
-    files
-}
 
 fn text_of(files: &Files) -> Result<&str, String> {
     std::str::from_utf8(&files[0].1).map_err(refused)
