@@ -3,6 +3,8 @@
 
 use ::parquet::basic::Encoding;
 
+use super::thrift::{varint, zigzag};
+
 /// Checks the words of a page: at most `most_values` of them, and of `most_bytes` bytes in all.
 pub(super) fn check(
     values: &[u8],
@@ -39,7 +41,7 @@ fn sum(lengths: &[i32]) -> Result<u64, String> {
 /// Integers in DELTA_BINARY_PACKED, which are taken from the front of `rest`.
 fn lengths(rest: &mut &[u8], most: usize) -> Result<Vec<i32>, String> {
     let short = || "the lengths of words end too early".to_owned();
-    let mut header = || varint(rest).ok_or_else(short);
+    let mut header = || varint(rest).map_err(|_| short());
     let (block, minis, count, first) = (header()?, header()?, header()?, header()?);
     if count > most as u64 {
         return Err(format!("expected at most {most} words, found {count}"));
@@ -54,7 +56,7 @@ fn lengths(rest: &mut &[u8], most: usize) -> Result<Vec<i32>, String> {
         values.push(last);
     }
     while (values.len() as u64) < count {
-        let least = zigzag(varint(rest).ok_or_else(short)?) as i32;
+        let least = zigzag(varint(rest).map_err(|_| short())?) as i32;
         let widths = take(rest, minis as usize).ok_or_else(short)?;
         for &width in widths {
             let left = (count as usize - values.len()).min(per_mini);
@@ -86,22 +88,6 @@ fn take<'a>(rest: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
     let (taken, left) = rest.split_at_checked(bytes)?;
     *rest = left;
     Some(taken)
-}
-
-fn varint(rest: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = take(rest, 1)?[0];
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
-}
-
-fn zigzag(value: u64) -> i64 {
-    (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
 #[cfg(test)]

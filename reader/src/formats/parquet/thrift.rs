@@ -266,6 +266,30 @@ fn check_tree(children: &[i32]) -> Result<(), Fault> {
     }
 }
 
+fn byte(rest: &mut &[u8]) -> Result<u8, Fault> {
+    let (first, left) = rest.split_first().ok_or(Fault::Short)?;
+    *rest = left;
+    Ok(*first)
+}
+
+/// A number of seven bits a byte, which is taken from the front of `rest`.
+pub(super) fn varint(rest: &mut &[u8]) -> Result<u64, Fault> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = byte(rest)?;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(Fault::Bad("a number is too long".to_owned()))
+}
+
+/// The number with a sign that `value` stands for.
+pub(super) fn zigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
 struct Walk<'a> {
     rest: &'a [u8],
     /// The numbers of noted fields, 0 where one is missing.
@@ -274,26 +298,15 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn byte(&mut self) -> Result<u8, Fault> {
-        let (first, rest) = self.rest.split_first().ok_or(Fault::Short)?;
-        self.rest = rest;
-        Ok(*first)
+        byte(&mut self.rest)
     }
 
     fn varint(&mut self) -> Result<u64, Fault> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err(Fault::Bad("a number is too long".to_owned()))
+        varint(&mut self.rest)
     }
 
     fn number(&mut self) -> Result<i64, Fault> {
-        let zigzag = self.varint()?;
-        Ok((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64))
+        self.varint().map(zigzag)
     }
 
     fn pass(&mut self, bytes: u64) -> Result<(), Fault> {
