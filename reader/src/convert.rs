@@ -15,7 +15,7 @@ use crate::formats::parquet::{ParquetSink, ParquetSource, is_parquet};
 use crate::formats::records::{DCNV2_HOTNESS, RecordLayout};
 use crate::formats::split::{self, FeatureSpec, SplitSink};
 use crate::formats::text::{TextSink, TextSource};
-use crate::formats::{Format, Sink, Source};
+use crate::formats::{Format, Sink, Source, names_of, no_samples};
 use crate::io::{Compression, DataFile, TextFile};
 use crate::multi_hot::MultiHot;
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples, present_id};
@@ -73,19 +73,13 @@ impl Described {
 /// Opens `files` as data of `format`.
 ///
 /// # Errors
-/// Those of opening; [`ReaderError::Invalid`] for files without a sample; [`ReaderError::Pipe`] for pipes of any format but text.
+/// Those of opening; [`ReaderError::Invalid`] for files without a sample; [`ReaderError::Pipe`] for a pipe, unless the
+/// format is `csv` or `criteo`.
 pub fn open(format: Format, files: &[DataFile], described: &Described) -> Result<Box<dyn Source>> {
     let source = open_any(format, files, described)?;
     match source.num_samples() {
-        Some(0) => Err(no_samples(files)),
+        Some(0) => Err(no_samples(&names_of(files))),
         _ => Ok(source),
-    }
-}
-
-fn no_samples(files: &[DataFile]) -> ReaderError {
-    let names: Vec<_> = files.iter().map(DataFile::to_string).collect();
-    ReaderError::Invalid {
-        message: format!("{}: expected at least one sample, found none", names.join(", ")),
     }
 }
 
@@ -174,7 +168,7 @@ pub fn convert(
         progress(num_samples);
     }
     if num_samples == 0 {
-        return Err(ReaderError::Invalid { message: "expected at least one sample, found none".to_owned() });
+        return Err(no_samples(&source.names()));
     }
     let files = sink.finish()?;
     let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |data| data.len()));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::batch::{Batch, Jagged, Position};
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
-use crate::formats::{SampleStream, Source};
+use crate::formats::{SampleStream, Source, no_samples};
 use crate::ids::IdMapper;
 use crate::order::{Order, Slice, batches, permutation, windows};
 use crate::prefetch::{OwnedThreads, Returns, Spares, recycle};
@@ -110,7 +110,7 @@ impl FormatReader {
     }
 }
 
-/// Whether reading can begin at `start`: of samples that nobody has counted, at the first one alone.
+/// Whether reading can begin at `start`. Uncounted samples can only be read from the first one.
 fn check_start(num_samples: Option<u64>, options: &FormatOptions, start: &Position) -> Result<()> {
     let refuse = |message: String| Err(ReaderError::Invalid { message });
     let size = options.batch_size as u64;
@@ -295,8 +295,7 @@ impl Assemble {
         }
         self.num_samples = self.at.sample + taken;
         if self.num_samples == 0 {
-            let message = "expected at least one sample, found none".to_owned();
-            return Err(Stop::Failed(ReaderError::Invalid { message }));
+            return Err(Stop::Failed(no_samples(&self.source.names())));
         }
         self.deliver(taken)
     }

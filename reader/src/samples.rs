@@ -300,10 +300,10 @@ impl ValueFault {
         let message = match self.column {
             None => format!("record {record}: label: expected 0 or 1, found {}", self.value),
             Some(column) if self.value.is_subnormal() => {
-                let (name, bits) = (&schema.dense[column], self.value.to_bits() as i32);
+                let (name, value, bits) = (&schema.dense[column], self.value, self.value.to_bits() as i32);
                 format!(
-                    "record {record}, column {name}: expected a number, found the bits of the integer {bits}: convert \
-                     it with --integers --dense-transform"
+                    "record {record}, column {name}: expected a number, found {value:e}, probably the integer {bits} \
+                     read as a float: if so, convert it with --integers --dense-transform"
                 )
             }
             Some(column) => {

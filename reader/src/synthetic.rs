@@ -108,7 +108,7 @@ pub struct SyntheticReport {
     pub reused: bool,
 }
 
-/// A path as text: of names that are not UTF-8 the last part, which counts, is ours.
+/// A path as text. Lossy is enough: only the file name is used again, and we chose it.
 fn shown<S: serde::Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     path.to_string_lossy().serialize(serializer)
 }

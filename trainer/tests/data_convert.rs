@@ -111,7 +111,8 @@ fn integers_are_written_as_raw_only_where_that_is_said() {
     // Read as numbers they are refused, by `train`, too.
     let output = headlong(&verify);
     assert_eq!(output.status.code(), Some(1));
-    let words = "record 2, column I2: expected a number, found the bits of the integer 1: convert it with";
+    let words = "record 2, column I2: expected a number, found 1e-45, probably the integer 1 read as a float: if so, \
+                 convert it with";
     assert!(text_of(&output).contains("a.raw: ") && text_of(&output).contains(words), "{}", text_of(&output));
     let hotness = format!("data.hotness=[{ones}]");
     let train = ["train", "--data", &path("a.raw"), "--preset", "tiny", "--set", "data.format=raw", "--set"];

@@ -4,6 +4,7 @@
 
 use crate::run_support::{Ended, Place, Run, gzip};
 use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -139,6 +140,40 @@ fn piped_well(file: &Path, run: &Run) -> Ended {
     let ended = piped(file, run);
     assert_eq!(ended.code, Some(0), "{run:?}: {}", ended.stderr);
     ended
+}
+
+#[test]
+fn what_another_program_has_left_of_standard_input_is_read() {
+    let place = Place::new("rows.txt");
+    let text = std::fs::read_to_string(&place.train).unwrap();
+    let rows = text.lines().count();
+    for (skipped, name) in [(0, "-"), (1, "-"), (3, "/dev/stdin")] {
+        let mut file = File::open(&place.train).unwrap();
+        let before: usize = text.split_inclusive('\n').take(skipped).map(str::len).sum();
+        file.seek(SeekFrom::Start(before as u64)).unwrap();
+        let inspect = Run::new("data").with(&["inspect", name]);
+        let ended = Ended::of(inspect.command().stdin(file).output().unwrap());
+        let expected = format!("\n{} rows, ", rows - skipped);
+        assert!(ended.stdout.replace(',', "").contains(&expected.replace(',', "")), "{}", ended.stdout);
+    }
+}
+
+#[test]
+fn a_pipe_without_a_sample_is_refused_by_name() {
+    let place = Place::new("rows.txt");
+    let (header, output) = (place.path("header.csv"), place.path("out.hld"));
+    std::fs::write(&header, "label,I1,C1\n").unwrap();
+    for command in ["convert", "verify"] {
+        let run = Run::new("data").with(&[command, "--from", "csv"]);
+        let run = match command {
+            "convert" => run.with(&["--data", "-", "--to", "headlong"]).path("--output", &output),
+            _ => run.with(&["-"]),
+        };
+        let ended = piped(&header, &run);
+        assert_ne!(ended.code, Some(0));
+        let words = "standard input: expected at least one sample, found none";
+        assert!(ended.stderr.contains(words), "{}", ended.stderr);
+    }
 }
 
 #[test]
@@ -402,7 +437,7 @@ fn names_that_are_not_utf_8_are_shown() {
 #[test]
 fn files_of_settings_end_somewhere() {
     let place = Place::new("rows.txt");
-    let words = ["/dev/zero", "expected at most 16777216 bytes, found more"];
+    let words = ["/dev/zero", "expected at most 1048576 bytes, found more"];
     verify(&place.train).with(&["--md5", "/dev/zero"]).fails(1, &words);
 }
 

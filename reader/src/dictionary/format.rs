@@ -1,9 +1,8 @@
 //! The stored form of a dictionary; `docs/formats.md` has the layout.
 
-use std::io::{self, BufWriter, Read, Write};
-use std::path::Path;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
 
-use headlong_device::files::read_bounded;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3Default;
@@ -95,7 +94,9 @@ impl Dictionary {
     /// # Errors
     /// [`ReaderError::Open`]; [`ReaderError::Format`] naming the file and what does not fit.
     pub fn load(path: &Path) -> Result<Self> {
-        Self::load_with_bytes(path).map(|(dictionary, _)| dictionary)
+        let path = &file_of(path);
+        let (file, length) = open_regular(path)?;
+        Self::parse(path, BufReader::new(file), length)
     }
 
     /// As [`Dictionary::load`], with the bytes that were read.
@@ -103,26 +104,23 @@ impl Dictionary {
     /// # Errors
     /// As [`Dictionary::load`].
     pub fn load_with_bytes(path: &Path) -> Result<(Self, Vec<u8>)> {
-        let in_folder = path.is_dir().then(|| path.join(DICTIONARY_FILE));
-        let path = in_folder.as_deref().unwrap_or(path);
+        let path = &file_of(path);
+        let failed = |source| ReaderError::Open { file: path.clone(), source };
         let (file, length) = open_regular(path)?;
-        let read = read_bounded(file, length);
-        let bytes = read.map_err(|source| ReaderError::Open { file: path.to_owned(), source })?;
-        Self::parse(path, &bytes).map(|dictionary| (dictionary, bytes))
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length as usize).map_err(|error| failed(io::Error::other(error)))?;
+        file.take(length).read_to_end(&mut bytes).map_err(failed)?;
+        Self::parse(path, &bytes[..], length).map(|dictionary| (dictionary, bytes))
     }
 
-    /// Reads the bytes of a dictionary; `path` is for messages.
-    ///
-    /// # Errors
-    /// [`ReaderError::Format`].
-    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+    /// Reads the `length` bytes of a dictionary; `path` is for messages.
+    fn parse(path: &Path, input: impl Read, length: u64) -> Result<Self> {
         let bad = |message: String| ReaderError::Format { file: path.to_owned(), message };
         let short = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => bad("damaged dictionary: it ends too early".to_owned()),
             _ => bad(format!("cannot read: {error}")),
         };
-        let length = bytes.len() as u64;
-        let mut input = Hashed { inner: bytes, hasher: Xxh3Default::new() };
+        let mut input = Hashed { inner: input, hasher: Xxh3Default::new() };
         let magic: [u8; 8] = input.read().map_err(short)?;
         if magic != *MAGIC {
             return Err(bad(format!(
@@ -162,6 +160,11 @@ impl Dictionary {
         }
         Ok(dictionary)
     }
+}
+
+/// The dictionary in the folder `path`, or `path` itself.
+fn file_of(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(DICTIONARY_FILE) } else { path.to_owned() }
 }
 
 impl Header {

@@ -13,7 +13,7 @@ use headlong_device::files::OutputFile;
 
 use self::records::{MOST_FIELD_BYTES, Place, Records};
 use super::named::{NamedColumns, Role, push_fields};
-use super::{Ranges, SampleStream, Sink, Source, cut, front_to_back};
+use super::{Ranges, SampleStream, Sink, Source, cut, front_to_back, names_of};
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
@@ -170,6 +170,11 @@ impl Source for DelimitedSource {
 
     fn num_samples(&self) -> Option<u64> {
         self.starts.as_ref()?.last().copied()
+    }
+
+    fn names(&self) -> String {
+        let files: Vec<_> = self.files.iter().map(|file| file.path.clone()).collect();
+        names_of(&files)
     }
 
     fn stored_bytes(&self) -> u64 {

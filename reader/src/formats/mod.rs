@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result};
+use crate::io::DataFile;
 use crate::samples::{DataSchema, Samples};
 
 /// Ranges of samples, in the order they are wanted.
@@ -41,6 +42,11 @@ pub trait Source: Send + Sync {
 
     /// Samples in all files; none where only reading tells.
     fn num_samples(&self) -> Option<u64>;
+
+    /// What messages call the data, where only reading tells whether there is a sample.
+    fn names(&self) -> String {
+        "the data".to_owned()
+    }
 
     /// Begins to read `ranges`.
     ///
@@ -72,6 +78,17 @@ pub trait SampleStream: Send {
     fn bytes_read(&self) -> u64 {
         0
     }
+}
+
+/// What messages call `files`.
+pub(crate) fn names_of(files: &[DataFile]) -> String {
+    let names: Vec<_> = files.iter().map(DataFile::to_string).collect();
+    names.join(", ")
+}
+
+/// The error of data without a sample.
+pub(crate) fn no_samples(names: &str) -> ReaderError {
+    ReaderError::Invalid { message: format!("{names}: expected at least one sample, found none") }
 }
 
 /// Refuses ranges other than everything, which is all that can be asked for where samples have not been counted.

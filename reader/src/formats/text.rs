@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use headlong_device::files::OutputFile;
 
-use super::{Ranges, SampleStream, Sink, Source, front_to_back};
+use super::{Ranges, SampleStream, Sink, Source, front_to_back, names_of};
 use crate::Position;
 use crate::criteo::blocks::{BlockOptions, BlockStream, Event};
 use crate::criteo::parse::MISSING_DENSE;
@@ -49,6 +49,10 @@ impl Source for TextSource {
 
     fn num_samples(&self) -> Option<u64> {
         None
+    }
+
+    fn names(&self) -> String {
+        names_of(&self.files)
     }
 
     fn stored_bytes(&self) -> u64 {

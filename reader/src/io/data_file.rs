@@ -1,8 +1,8 @@
 //! A file of data as it was named: a regular file, which may be opened any number of times, or a pipe, which is opened once.
 //!
-//! What a pipe has given cannot be read again. Whoever only looks at its beginning (to tell its compression, its format,
-//! whether rows have a label) therefore looks through [`DataFile::look`], which leaves everything in place: what is read
-//! afterwards are the bytes looked at and the rest.
+//! What a pipe has given cannot be read again. Code that needs only the beginning (to detect compression, format or a label
+//! column) reads through [`DataFile::look`], which consumes nothing: what is read afterwards are the bytes looked at and the
+//! rest.
 
 use std::any::Any;
 use std::ffi::OsString;
@@ -75,10 +75,20 @@ impl DataFile {
         if self.is_standard_input() { Path::new("/dev/stdin") } else { &self.path }
     }
 
-    /// Whether it can be read once only: a pipe or a device. What is not there is none.
+    /// Whether it can be read once only: a pipe or a device, or what another program has left of a file on standard input.
+    /// What is not there is none.
     pub fn is_stream(&self) -> bool {
         let metadata = std::fs::metadata(self.system_path());
-        metadata.is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+        metadata.is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) || self.is_rest()
+    }
+
+    /// Opened by its name, a file on standard input would be read from its beginning.
+    fn is_rest(&self) -> bool {
+        self.is_input() && rustix::fs::tell(io::stdin()).is_ok_and(|position| position > 0)
+    }
+
+    fn is_input(&self) -> bool {
+        self.system_path() == Path::new("/dev/stdin")
     }
 
     /// Its size in bytes, as stored; 0 of a pipe.
@@ -87,7 +97,7 @@ impl DataFile {
     /// [`ReaderError::Open`].
     pub fn stored_bytes(&self) -> Result<u64> {
         let metadata = std::fs::metadata(self.system_path()).map_err(|source| self.open_error(source))?;
-        Ok(if metadata.is_file() { metadata.len() } else { 0 })
+        Ok(if metadata.is_file() && !self.is_rest() { metadata.len() } else { 0 })
     }
 
     /// What `find` finds by reading the whole file: read once for all clones, as long as size and time stay the same.
@@ -182,7 +192,7 @@ impl DataFile {
     /// were read to find that out.
     fn open_stream(&self, patience: Duration) -> Result<(Vec<u8>, File)> {
         let failed = |source| self.open_error(source);
-        if self.system_path() == Path::new("/dev/stdin") {
+        if self.is_input() {
             // What the process was given, which may not be opened by its name.
             let input = io::stdin().as_fd().try_clone_to_owned();
             return input.map(|input| (Vec::new(), File::from(input))).map_err(failed);

@@ -180,10 +180,9 @@ impl LineBlocks {
                 None => dropped += scratch.length as u64,
             }
             if dropped > MOST_DROPPED_BYTES {
-                let lines = memchr_iter(b'\n', block.text()).count() as u64;
                 let message = format!(
                     "line {}: it is longer than {MOST_DROPPED_BYTES} bytes: expected lines of text",
-                    self.line + lines + 1
+                    self.line + 1
                 );
                 return Err(ReaderError::Format { file: self.file.name().to_owned(), message });
             }

@@ -58,7 +58,7 @@ pub(super) struct FinishedFile {
 impl FinishedFile {
     /// A file that is about to be counted.
     pub fn begin(path: &DataFile) -> Result<Self> {
-        let identity = FileIdentity::of(path.as_ref())?;
+        let identity = if path.is_stream() { None } else { FileIdentity::of(path.as_ref())? };
         Ok(Self { path: path.clone(), identity, rows: 0, skipped: 0, runs: Vec::new() })
     }
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::{Anomaly, of_negative, of_one_label, what_is_strange};
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
-use crate::error::{ReaderError, Result};
-use crate::formats::Source;
+use crate::error::Result;
+use crate::formats::{Source, no_samples};
 use crate::hashing::MISSING_ID;
 use crate::samples::{DenseKind, DenseValues, Samples};
 
@@ -92,8 +92,7 @@ pub fn verify_samples(source: &dyn Source, progress: &mut dyn FnMut(u64)) -> Res
         progress(report.samples);
     }
     if report.samples == 0 {
-        let message = "expected at least one sample, found none".to_owned();
-        return Err(ReaderError::Invalid { message });
+        return Err(no_samples(&source.names()));
     }
     report.anomalies = report.find_anomalies(schema.dense_kind);
     Ok(report)

@@ -222,7 +222,8 @@ impl Field {
         &self,
         records: &mut [u8],
         record_bytes: usize,
-        (samples, schema): (&Samples, &DataSchema),
+        samples: &Samples,
+        schema: &DataSchema,
     ) -> Result<(), BadValue> {
         let size = self.element.bytes();
         for (index, record) in records.chunks_exact_mut(record_bytes).enumerate() {

@@ -289,10 +289,10 @@ impl SampleStream for RecordStream {
                 decoded.map_err(|bad| bad_value(&file.path, records.start, bad))?;
             }
             let is_dense = file.fields.iter().any(|field| field.target == Target::Dense);
-            // Records of all columns have no header that says what their numbers are.
-            let is_untold = file.fields.len() > 1;
+            // Raw records carry no types: integers read as floats are subnormal.
+            let has_no_types = file.fields.len() > 1;
             let fault = is_dense.then(|| {
-                let bits = || samples.first_bits_of_an_integer(&self.schema).filter(|_| is_untold);
+                let bits = || samples.first_bits_of_an_integer(&self.schema).filter(|_| has_no_types);
                 samples.first_fault(&self.schema).or_else(bits)
             });
             if let Some(fault) = fault.flatten() {

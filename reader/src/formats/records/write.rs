@@ -71,7 +71,7 @@ impl Sink for RecordSink {
             open.buffer.clear();
             open.buffer.resize(samples.num_samples * open.record_bytes, 0);
             for field in &open.fields {
-                let encoded = field.encode(&mut open.buffer, open.record_bytes, (samples, &self.schema));
+                let encoded = field.encode(&mut open.buffer, open.record_bytes, samples, &self.schema);
                 encoded.map_err(|bad| bad_value(open.file.path(), self.num_samples, bad))?;
             }
             open.file.write_all(&open.buffer).map_err(output::write_error(open.file.path()))?;
