@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 over_every_way!(@ tcp, Tcp, a_busy_rank_is_waited_for, a_busy_rank_that_waits_itself_excuses_nobody);
 over_every_way!(@ nodes, Nodes, a_busy_rank_is_waited_for, a_busy_rank_that_waits_itself_excuses_nobody);
 
-/// No wait of these jobs may take longer, but for a busy rank.
+/// No wait of these jobs may take longer, except for a busy rank.
 const DEADLINE: Duration = Duration::from_millis(1200);
 
 /// A job of three, whose rank 0 says `said`.
@@ -68,6 +68,36 @@ fn a_busy_rank_is_waited_for(way: Way) {
     ] {
         assert!(said.contains(words), "{said}");
     }
+}
+
+/// A terminal that takes no more text holds up a notice, not the signs of life.
+#[test]
+fn a_notice_that_is_not_read_does_not_hold_up_the_job() {
+    let port = reserve_port();
+    let mut all = Way::Tcp.job_options(2, port.port);
+    let (reads, unread) = std::sync::mpsc::channel::<()>();
+    let unread = Arc::new(Mutex::new(unread));
+    for options in &mut all {
+        options.deadlines.notice = Duration::from_millis(200);
+        options.deadlines.heartbeat = Duration::from_millis(200);
+        options.deadlines.silence = Duration::from_millis(1500);
+        let unread = Arc::clone(&unread);
+        // Until the test is over.
+        options.notice = Some(Arc::new(move |_: &str| {
+            let _ = unread.lock().unwrap().recv();
+        }));
+    }
+    let ends = Way::Tcp.join_all(all).into_iter();
+    let ranks: Vec<_> = ends.map(|transport| Communicator::new(transport, CommOptions::default())).collect();
+    let answers = on_all(&ranks, |rank| {
+        if rank.rank().0 == 1 {
+            let _busy = rank.busy("saves a checkpoint");
+            std::thread::sleep(Duration::from_millis(3000));
+        }
+        rank.barrier()
+    });
+    drop(reads);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
 /// Rank 0 waits in the middle of its work for rank 1, which never comes: that is no reason to wait for ever.

@@ -28,7 +28,7 @@ use handshake::Claims;
 use proof::Secret;
 use sha2::{Digest as _, Sha256};
 use std::net::{IpAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use trust::Trust;
 
@@ -194,7 +194,8 @@ fn connect(
     let Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, door } = joined;
     let (rank, deadlines) = (options.launch.rank, options.deadlines);
     let health = Arc::new(Health::new(rank, peers.len(), links, deadlines.heartbeat)?);
-    let notice = options.notice.clone();
+    // Only rank 0 has something to say while the job runs.
+    let notice = options.notice.clone().filter(|_| rank == Rank(0)).map(without_waiting).transpose()?;
     let thread = ControlThread::new(Arc::clone(&health), deadlines, readers, door, notice);
     let control = std::thread::Builder::new()
         .name("comm-control".into())
@@ -228,6 +229,17 @@ fn connect(
         Err(error) => return Err(health.fail(error)),
     }
     Ok(Arc::new(transport))
+}
+
+/// `notice` on a thread of its own: who reads what is said may be slow, and signs of life must not wait for that. What comes
+/// while a notice is still being said, and another waits, is dropped.
+fn without_waiting(notice: Notice) -> Result<Notice> {
+    let (sender, receiver) = mpsc::sync_channel::<String>(1);
+    std::thread::Builder::new()
+        .name("comm-notice".into())
+        .spawn(move || receiver.iter().for_each(|text| notice(&text)))
+        .map_err(|error| system("starting the thread of notices", &error))?;
+    Ok(Arc::new(move |text: &str| drop(sender.try_send(text.to_owned()))))
 }
 
 /// A listener for peers' messages, at the one address that the others reach this rank at.

@@ -37,7 +37,7 @@ pub struct Visit<'a> {
 
 /// Why one attempt came to nothing.
 enum Failure {
-    /// Nobody knows the host's name.
+    /// The host's name cannot be resolved.
     Name(String),
     /// Not there yet, or lost: try again.
     Again(String),

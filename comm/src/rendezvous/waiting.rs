@@ -10,7 +10,7 @@ const WORDS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 /// What is said about one wait.
 pub struct Waiting<'a> {
     /// Who is told.
-    pub notice: Option<&'a Notice>,
+    notice: Option<&'a Notice>,
     begin: Instant,
     next: Instant,
     has_said_name: bool,

@@ -259,8 +259,8 @@ impl Claim {
     }
 }
 
-/// Connects without waiting longer than for one word: whoever fills the queue of a socket must not hold up a rank. Its name is no
-/// secret on this machine.
+/// Connects without waiting longer than for one word. Any process of this machine can fill the queue of this socket, whose name is
+/// public: connecting must not block a rank.
 fn visit(name: &str) -> std::io::Result<UnixStream> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

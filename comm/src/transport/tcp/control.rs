@@ -135,7 +135,7 @@ impl ControlThread {
     }
 
     fn beat(&mut self, now: Instant) {
-        let busy: Vec<usize> = self.health.busy_ranks().iter().map(|busy| busy.rank).collect();
+        let busy: Vec<usize> = self.health.told_busy().iter().map(|busy| busy.rank).collect();
         // A rank that is busy is told of at once: a deadline may be shorter than the time between two signs of life.
         let is_news = busy.iter().any(|rank| !self.told_busy.contains(rank));
         if now >= self.next_heartbeat || is_news {

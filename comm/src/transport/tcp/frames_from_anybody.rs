@@ -176,6 +176,19 @@ fn ranks_and_nodes_that_there_are_not_end_the_connection() {
     }
 }
 
+/// Rank 0 tells all who is busy. The others tell only of themselves: else each would repeat to rank 0 what rank 0 has told it.
+#[test]
+fn a_rank_repeats_nothing_that_rank_0_has_told() {
+    for (own, peer, told) in [(2, 0, &[][..]), (0, 1, &[1])] {
+        let (_, health, _far) = rank(own);
+        let busy = vec![BusyRank { rank: 1, what: "saves".into(), ms: 200 }];
+        health.note_heartbeat(Rank(peer), 0, None, busy);
+        assert_eq!(health.busy_ranks().len(), 1);
+        let Control::Heartbeat { busy, .. } = health.heartbeat() else { unreachable!("it is one") };
+        assert_eq!(busy.iter().map(|busy| busy.rank).collect::<Vec<_>>(), told, "rank {own}");
+    }
+}
+
 /// A thread that panics all the same is this rank's failure, which the others hear of.
 #[test]
 fn a_panic_of_the_control_thread_is_the_jobs_error() {

@@ -264,7 +264,14 @@ impl Health {
         let status = &self.statuses[self.rank.0];
         let waiting_for = Some(status.waiting_for.load(Ordering::Relaxed)).filter(|peer| *peer != NOBODY);
         let sequence = status.sequence.load(Ordering::Relaxed);
-        Control::Heartbeat { sequence, waiting_for, busy: self.busy_ranks() }
+        Control::Heartbeat { sequence, waiting_for, busy: self.told_busy() }
+    }
+
+    /// The busy ranks that this one tells of: itself; rank 0 all that it knows of, because the others hear of them only from it.
+    pub fn told_busy(&self) -> Vec<BusyRank> {
+        let mut busy = self.busy_ranks();
+        busy.retain(|busy| self.rank == Rank(0) || busy.rank == self.rank.0);
+        busy
     }
 
     /// This rank does something long on its host from now on, or no longer; what it did before.
