@@ -152,12 +152,14 @@ pub enum Error {
         exit_code: u8,
     },
     /// A signal ended the run, as was asked for: no failure.
-    #[error("stopped by {}{}", signal_name(*signal), outcome.as_deref().unwrap_or_default())]
+    #[error("stopped by {}{outcome}", signal_name(*signal))]
     Interrupted {
         /// The signal's number: 1 for SIGHUP, 2 for SIGINT, 15 for SIGTERM.
         signal: i32,
-        /// Where it was stopped, what was saved and how to go on: the rest of the sentence. `None` where another process says it.
-        outcome: Option<String>,
+        /// Where it was stopped, what was saved and how to go on: the rest of the sentence, where it is known.
+        outcome: String,
+        /// Another process says it.
+        is_said: bool,
     },
     /// A bench was slower than its baseline.
     #[error("slower than the baseline: {0}")]
@@ -354,7 +356,8 @@ mod tests {
 
     #[test]
     fn signals_end_with_128_and_their_number() {
-        let interrupted = |signal| Error::Interrupted { signal, outcome: Some(" at step 7".into()) };
+        let interrupted =
+            |signal| Error::Interrupted { signal, outcome: " at step 7".into(), is_said: false };
         assert_eq!(interrupted(2).exit_code(), 130);
         assert_eq!(interrupted(15).exit_code(), 143);
         assert_eq!(interrupted(15).to_string(), "stopped by SIGTERM at step 7");

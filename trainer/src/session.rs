@@ -316,9 +316,9 @@ impl Session {
     pub fn save(&mut self, finished: Option<&str>) -> Result<Option<SaveReport>> {
         // Weights of a step whose loss is no number are not saved.
         self.settle()?;
-        let report = match self.leads_saves() {
-            true => self.save_as_leader(finished)?,
-            false => self.take_part_in_save().map(|()| None)?,
+        let report = match &self.checkpoints {
+            Some(checkpoints) => self.save_as_leader(checkpoints, finished).map(Some)?,
+            None => self.take_part_in_save().map(|()| None)?,
         };
         // Devices have deadlines of their own: none of them is given a step while a disk is waited for.
         if let Some(link) = self.crew.link().filter(|_| self.config.checkpoint.dir.is_some()) {
@@ -338,12 +338,11 @@ impl Session {
         self.checkpoints.as_ref().map_or(&[], CheckpointDirectory::cleaned)
     }
 
-    fn leads_saves(&self) -> bool {
-        self.checkpoints.is_some()
-    }
-
-    fn save_as_leader(&self, finished: Option<&str>) -> Result<Option<SaveReport>> {
-        let Some(checkpoints) = &self.checkpoints else { return Ok(None) };
+    fn save_as_leader(
+        &self,
+        checkpoints: &CheckpointDirectory,
+        finished: Option<&str>,
+    ) -> Result<SaveReport> {
         let _busy = self.crew.busy("saves a checkpoint");
         let ids = self.ids_now()?.state_bytes();
         let config = self.config.to_commented_toml();
@@ -359,9 +358,7 @@ impl Session {
             blobs.push(blob(STATISTICS_BLOB, statistics));
         }
         let snapshot = Snapshot { source: &self.crew, state: self.saved_state(finished)?, blobs };
-        let report =
-            checkpoints.save(&snapshot).map_err(|error| failed("the checkpoint was not saved", error))?;
-        Ok(Some(report))
+        checkpoints.save(&snapshot).map_err(|error| failed("the checkpoint was not saved", error))
     }
 
     /// Gives the rows of this process to the one that saves, where that is another.
@@ -417,10 +414,11 @@ impl Session {
         })
     }
 
-    /// Saves through `files` from now on: another file system than the operating system's.
+    /// Saves through `files` from now on: another file system than the operating system's, for tests.
     ///
     /// # Errors
     /// As [`open_directory`].
+    #[doc(hidden)]
     pub fn save_through(&mut self, files: Box<dyn Files>) -> Result<()> {
         // One writer at a time: the old one gives up its lock first.
         if self.checkpoints.take().is_some() {

@@ -223,7 +223,8 @@ impl OptimizersConfig {
             "rowwise_adagrad" | "ftrl" => (name, "adagrad"),
             other => (other, other),
         };
-        check_name("--optimizer", name, &["sgd", "adagrad", "adam", "lazy_adam", "rowwise_adagrad", "ftrl"])?;
+        let of_dense = DENSE_NAMES.into_iter().filter(|name| !SPARSE_NAMES.contains(name));
+        check_name("--optimizer", name, &SPARSE_NAMES.into_iter().chain(of_dense).collect::<Vec<_>>())?;
         if self.sparse.name != sparse {
             self.sparse = SparseOptimizer { name: sparse.to_owned(), ..SparseOptimizer::default() };
         }

@@ -290,7 +290,7 @@ fn every_variable_of_ours_is_known() {
             }
         }
     }
-    // A typing error that a test makes, and the beginning of all names.
+    // A misspelt name from a test, and the common prefix.
     found.retain(|name| name != "HEADLONG_MASTER_ADR" && name != "HEADLONG_");
     let known: Vec<&str> = environment::OURS.to_vec();
     assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), known);

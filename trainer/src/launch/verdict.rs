@@ -66,7 +66,7 @@ pub fn judge(outcomes: &[Outcome], named: &[Named], forwarded: Option<i32>, grac
         if outcomes.iter().all(|outcome| asked(outcome.end)) {
             // Rank 0 has said what was saved, where it had the time to.
             let is_said = outcomes.iter().any(|one| one.rank == 0 && one.end == End::Code(128 + signal));
-            return Err(Error::Interrupted { signal, outcome: (!is_said).then(String::new) });
+            return Err(Error::Interrupted { signal, outcome: String::new(), is_said });
         }
     }
     let is_known = |named: &&Named| outcomes.iter().any(|outcome| outcome.rank == named.culprit);
@@ -190,7 +190,8 @@ mod tests {
                 |(rank, (end, at)): (usize, (End, u64))| Outcome { rank, end, at: Duration::from_millis(at) };
             let outcomes: Vec<Outcome> = ends.into_iter().enumerate().map(outcome).collect();
             let error = judge(&outcomes, &[], Some(2), Duration::ZERO).unwrap_err();
-            assert_eq!(matches!(error, Error::Interrupted { outcome: None, .. }), is_said, "{error}");
+            let found = matches!(error, Error::Interrupted { is_said: true, .. });
+            assert_eq!(found, is_said, "{error}");
         }
         let not_all = [(End::Code(130), 10), (End::Code(1), 11)];
         assert!(verdict(&not_all, Some(2)).is_some_and(|(text, _)| text.starts_with("rank")));

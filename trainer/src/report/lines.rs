@@ -112,7 +112,7 @@ fn labelled(style: Style, label: &str, message: &str, width: Option<usize>) -> S
 /// The last words of a program that ends with `error`, on standard error. A requested stop is not an error.
 pub fn last_words(failure: &Error) {
     match failure {
-        Error::Interrupted { outcome: None, .. } => {}
+        Error::Interrupted { is_said: true, .. } => {}
         Error::Interrupted { .. } => {
             let text = failure.to_string();
             // A command is on a line of its own, which stays whole: it will be copied.

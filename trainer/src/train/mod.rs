@@ -514,8 +514,11 @@ impl Run<'_> {
         self.session.crew().close()?;
         let folder = self.saved.as_ref().map(|(_, folder)| folder.as_path());
         let is_alone = !self.session.crew().has_remote_ranks();
-        let outcome = self.session.crew().leads().then(|| remarks::stopped(step, folder, is_alone));
-        Err(Error::Interrupted { signal, outcome })
+        let (outcome, is_said) = match self.session.crew().leads() {
+            true => (remarks::stopped(step, folder, is_alone), false),
+            false => (String::new(), true),
+        };
+        Err(Error::Interrupted { signal, outcome, is_said })
     }
 
     fn finish(&mut self, reason: &str) -> Result<()> {

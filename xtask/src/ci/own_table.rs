@@ -19,25 +19,16 @@ const CLONE: &str = "../headlong";
 /// Runs of a block of `sh` whose weights are equal say so with this remark.
 const EQUAL: &str = "# the same weights";
 
-/// A fenced block of the page.
-#[derive(Debug, PartialEq)]
-enum Block<'a> {
-    /// A file of the crate, with its name.
-    File(&'a str, String),
-    /// Commands.
-    Shell(Vec<&'a str>),
-}
-
 pub fn own_table(workshop: &Workshop) -> Result<Outcome> {
     let page = workshop.root.join(PAGE);
     let page = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
-    let blocks = blocks(&page);
+    let (files, commands) = blocks(&page);
     let folder = folder(&workshop.root);
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
     }
     let root = workshop.root.display().to_string();
-    for (name, text) in blocks.iter().filter_map(Block::as_file) {
+    for (name, text) in files {
         let file = folder.join(name);
         fs::create_dir_all(file.parent().unwrap_or(&folder)).with_context(|| name.to_owned())?;
         fs::write(&file, text.replace(CLONE, &root)).with_context(|| file.display().to_string())?;
@@ -45,14 +36,13 @@ pub fn own_table(workshop: &Workshop) -> Result<Outcome> {
     // What the workspace has built of other crates need not be built again.
     std::os::unix::fs::symlink(workshop.target(), folder.join("target"))
         .context("the folder of what is built")?;
-    let commands = blocks.iter().filter_map(Block::as_shell).flatten();
     let (mut ran, mut digests) = (0, Vec::new());
     for line in commands {
         let line = line.replace(CLONE, &root);
         println!("$ {line}");
         let mut command = process::command("sh", &["-ec", &line], &folder);
         command.env("CARGO_NET_OFFLINE", "true");
-        // As the workspace says what Cargo would do anyway: else other crates had another profile and were built again.
+        // The same release profile as the workspace, so that the dependencies built there are reused.
         command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16").env("CARGO_PROFILE_RELEASE_DEBUG", "false");
         let finished = process::read(command, |_| true)?;
         if !finished.success {
@@ -87,39 +77,23 @@ fn digest(lines: &[String]) -> Result<String> {
     }
 }
 
-/// The blocks that are files or commands, in the order of the page; others are remarks.
-fn blocks(page: &str) -> Vec<Block<'_>> {
-    let mut blocks = Vec::new();
+/// The files of the crate, with their names, and the commands, in the order of the page; other blocks are remarks.
+fn blocks(page: &str) -> (Vec<(&str, String)>, Vec<&str>) {
+    let (mut files, mut commands) = (Vec::new(), Vec::new());
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
         let Some(language) = line.strip_prefix("```") else { continue };
         let body: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
         let name = body.first().and_then(|first| first.strip_prefix("// ").or(first.strip_prefix("# ")));
         match (language, name) {
-            ("sh", _) => blocks.push(Block::Shell(body)),
+            ("sh", _) => commands.extend(body),
             ("rust" | "toml", Some(name)) if Path::new(name).extension().is_some() && !name.contains(' ') => {
-                blocks.push(Block::File(name, body[1..].join("\n").trim_start().to_owned() + "\n"));
+                files.push((name, body[1..].join("\n").trim_start().to_owned() + "\n"));
             }
             _ => {}
         }
     }
-    blocks
-}
-
-impl<'a> Block<'a> {
-    fn as_file(&self) -> Option<(&'a str, &str)> {
-        match self {
-            Self::File(name, text) => Some((name, text)),
-            Self::Shell(_) => None,
-        }
-    }
-
-    fn as_shell(&self) -> Option<&[&'a str]> {
-        match self {
-            Self::Shell(lines) => Some(lines),
-            Self::File(..) => None,
-        }
-    }
+    (files, commands)
 }
 
 #[cfg(test)]
@@ -129,9 +103,7 @@ mod tests {
     #[test]
     fn blocks_are_files_commands_or_remarks() {
         let page = "a\n```rust\n// src/lib.rs\n\nfn a() {}\n```\n```toml\n[remark]\n```\n```sh\ncargo test\n```\n```rust\n// A remark.\n```\n";
-        let expected =
-            [Block::File("src/lib.rs", "fn a() {}\n".to_owned()), Block::Shell(vec!["cargo test"])];
-        assert_eq!(blocks(page), expected);
+        assert_eq!(blocks(page), (vec![("src/lib.rs", "fn a() {}\n".to_owned())], vec!["cargo test"]));
     }
 
     /// The page's table and its program by the library are the example `03_custom_table`: both are tested.
@@ -139,10 +111,10 @@ mod tests {
     fn the_page_has_the_files_of_the_example() {
         let root = crate::workspace_root();
         let page = fs::read_to_string(root.join(PAGE)).unwrap();
-        let blocks = blocks(&page);
+        let (files, _) = blocks(&page);
         let of_page = |name: &str| {
-            let found = blocks.iter().filter_map(Block::as_file).find(|(file, _)| *file == name);
-            found.unwrap_or_else(|| panic!("no block for {name}")).1.to_owned()
+            let found = files.iter().find(|(file, _)| *file == name);
+            found.unwrap_or_else(|| panic!("no block for {name}")).1.clone()
         };
         let of_example = |name: &str| fs::read_to_string(root.join("trainer/examples").join(name)).unwrap();
         assert_eq!(of_page("src/lib.rs"), of_example("03_custom_table/quotient_remainder.rs"));

@@ -216,7 +216,8 @@ fn aarch64(workshop: &Workshop) -> Result<Outcome> {
 
 /// Reads 2,000 mutants of each format, always the same; `cargo xtask soak --only mutants` reads a million others.
 fn mutants(workshop: &Workshop) -> Result<Outcome> {
-    // With the tests, as they were built: alone, it would have dependencies with other features.
+    // Built together with the tests: building this package by itself would resolve other features and compile its dependencies
+    // again.
     if !process::show(cargo(&["test", "--release", "--workspace", "--no-run", "--quiet"], &workshop.root))? {
         return Ok(Outcome::Failed("it does not compile".into()));
     }
