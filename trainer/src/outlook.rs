@@ -145,10 +145,11 @@ fn kept_bytes(config: &Config, is_made_up: bool) -> u64 {
 fn dictionary_bound(config: &Config) -> Vec<u64> {
     /// Bytes of a row of Criteo's text, at least, over many rows.
     const LEAST_ROW_BYTES: u64 = 100;
-    let stored = config.data.train.iter().filter_map(|file| file.stored_bytes().ok());
-    let stored = stored.fold(0, u64::saturating_add);
+    // The size of a pipe is not known: 0.
+    let sizes = config.data.train.iter().map(|file| file.stored_bytes().ok().filter(|&bytes| bytes > 0));
+    let stored = sizes.reduce(|sum, bytes| Some(sum?.saturating_add(bytes?))).flatten();
     let data_rows =
-        if stored == 0 { u64::MAX } else { stored.saturating_mul(MOST_COMPRESSION) / LEAST_ROW_BYTES };
+        stored.map_or(u64::MAX, |stored| stored.saturating_mul(MOST_COMPRESSION) / LEAST_ROW_BYTES);
     let ids = data_rows / u64::from(config.data.min_count.max(1));
     let columns =
         (0..config.data.num_sparse).map(|column| KAGGLE_CARDINALITIES.get(column).unwrap_or(&u64::MAX));
@@ -177,6 +178,9 @@ mod tests {
         let rows = Outlook::of(&config).unwrap().rows;
         // 30,000 bytes hold at most 1,200 rows, in which at most 400 ids occur three times.
         assert_eq!((rows[2], rows[8]), (401, 4));
+        // What comes through a pipe as well may be any number.
+        config.data.train.push("/dev/null".into());
+        assert_eq!(Outlook::of(&config).unwrap().rows, outlook.rows);
         config.data.dictionary = Some(folder.path().join("absent"));
         assert_eq!(Outlook::of(&config).unwrap_err().exit_code(), 1);
     }

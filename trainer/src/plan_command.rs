@@ -87,8 +87,9 @@ impl Planned {
         config.check_tables(&outlook.rows, place.registry)?;
         outlook.check_eval_ranks(&config)?;
         let data_rows = of_run.data_rows.or(outlook.data_rows);
-        let facts = Facts { data_rows, ..outlook.facts(&outlook.least_rows, place) };
-        let refusal = Plan::new(&config, &facts).check(&config, &facts);
+        let least = Facts { data_rows, ..outlook.facts(&outlook.least_rows, place) };
+        let least_plan = Plan::new(&config, &least);
+        let refusal = least_plan.check(&config, &least);
         // What fits in no case is not read, either.
         let prepared = match (&refusal, config.run.ranks) {
             (Err(_), _) | (_, 1) => None,
@@ -102,20 +103,23 @@ impl Planned {
             None if refusal.is_err() => (None, String::new()),
             None => (None, missing_for_a_split(&config)),
         };
-        let rest = Facts { data_rows, ..outlook.facts(&outlook.rows, place) };
-        let facts = Facts { split: split.as_ref(), ..rest };
+        let facts = Facts { data_rows, split: split.as_ref(), ..outlook.facts(&outlook.rows, place) };
         let plan = Plan::new(&config, &facts);
         let eval_note = match evaluation::missing_data(&config) {
             Some(note) => format!("{note}\n"),
             None => evaluation::note(&config, known_valid_rows(&config)?, data_rows),
         };
-        let fits = refusal.and_then(|()| match outlook.rows == outlook.least_rows {
-            true => plan.check(&config, &facts),
-            // The dictionary may be smaller than its bound.
-            false => Ok(()),
-        });
+        // The dictionary may be smaller than its bound.
+        let (judged, facts) = match outlook.rows == outlook.least_rows {
+            true => (&plan, facts),
+            false => (&least_plan, least),
+        };
+        let fits = refusal.and_then(|()| judged.check(&config, &facts));
         let fits = fits.and_then(|()| match config.run.eval_ranks {
-            Some(count) => plan.check_beside(&Plan::new(&config_of_eval_ranks(&config, count), &rest)),
+            Some(count) => {
+                let config = config_of_eval_ranks(&config, count);
+                judged.check_beside(&Plan::new(&config, &facts.of_eval_ranks()))
+            }
             None => Ok(()),
         });
         Ok(Self { notes: format!("{}{split_note}{eval_note}", outlook.note()), plan, fits })

@@ -347,6 +347,8 @@ fn the_exchange_of_a_plan_is_measured_with_its_own_sizes() {
             .all(|file| { !file.file_name().to_string_lossy().starts_with("bench-exchange") })
     );
     ends_with(2, &["exchange", "--preset", "tiny", "--ranks", "1"]);
+    // What only training would need is not asked for.
+    ends_with(0, &[&case[..], &["--set", "eval.batch_size=16777216"]].concat());
     plans_count_with_what_was_measured(folder.path(), &case);
 }
 

@@ -79,6 +79,14 @@ fn a_dictionary_without_a_use_is_refused_and_too_few_rows_before_the_plan() {
 }
 
 #[test]
+fn an_upper_bound_refuses_no_ranks_that_evaluate() {
+    let plan = Run::new("plan").with(&["--preset", "criteo-sample", "--set", "model.dim=2048"]);
+    let plan = plan.with(&["--set", "model.bottom=[64,2048]", "--eval-ranks", "1"]);
+    let text = plan.succeeds().stdout;
+    assert!(text.contains("DOES NOT FIT") && text.contains("upper bound"), "{text}");
+}
+
+#[test]
 fn evaluations_without_data_are_said_to_do_nothing() {
     let place = Place::new("rows.txt");
     let note = "eval.every = 100, but nothing is evaluated: there is no validation data (--valid FILE)";

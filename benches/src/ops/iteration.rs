@@ -4,6 +4,7 @@ use crate::harness::{Floor, Harness, Rate};
 use headlong::arithmetic::Arithmetic;
 use headlong::bench::iteration::{SteadyTrainer, configuration};
 use headlong::bench::shapes::Shape;
+use headlong::plan::advice;
 
 /// Runs `iteration/C1` and `iteration/C2`: samples per second, and the same in GFLOP/s beside the peak.
 ///
@@ -23,7 +24,7 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
         Shape::from_name(name, harness.settings().smoke.then_some(500)).map_err(anyhow::Error::msg)?;
     let batch_size = harness.size(2048, 32);
     let config = configuration(&shape, batch_size, harness.settings().threads, None)?;
-    let mut trainer = SteadyTrainer::new(&shape, &config, harness.stream().pool().threads())?;
+    let mut trainer = SteadyTrainer::new(&shape, &config, harness.stream().pool().threads(), advice::BENCH)?;
     let case = format!("iteration/{name} batch {batch_size}");
     let rate = Rate { name: &case, unit: "samples/s", work: batch_size as f64, floor: Floor::None };
     let mut failure = None;

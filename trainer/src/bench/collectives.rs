@@ -15,7 +15,7 @@ pub mod known;
 pub mod measure;
 pub mod operation;
 mod plot;
-mod processes;
+pub mod processes;
 pub mod statistics;
 pub mod subject;
 pub mod table;

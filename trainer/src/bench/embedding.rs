@@ -117,12 +117,8 @@ fn checked(arguments: &EmbeddingArguments) -> Result<Optimizer> {
         Machine::detect_with(arguments.device)?;
         return Ok(optimizer);
     }
-    let needed = memory(arguments, &optimizer);
-    let available_bytes = Machine::detect().usable_bytes();
-    if !needed.fits(available_bytes) {
-        let help = "lower --rows, --dim, --tables or --ids".to_owned();
-        return Err(Error::DoesNotFit { needed_bytes: needed.get(), available_bytes, help });
-    }
+    let help = || "lower --rows, --dim, --tables or --ids".to_owned();
+    memory(arguments, &optimizer).must_fit(Machine::detect().usable_bytes(), help)?;
     Ok(optimizer)
 }
 

@@ -18,9 +18,6 @@ use crate::cli::{JsonOutput, TrainArguments};
 use crate::config::{CompressChoice, Config, DeduplicateChoice};
 use crate::crew::local_topology;
 use crate::error::{Error, Result};
-use crate::input::read_text;
-use crate::machine::Machine;
-use crate::outlook;
 use crate::output;
 use crate::report::Reporter;
 use crate::train::Prepared;
@@ -78,7 +75,7 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
     let (mut config, _) = arguments.train.resolve(registry)?;
     prepare(&mut config, arguments)?;
     if let (Some(backend), Some(file)) = (arguments.worker, &arguments.messages) {
-        let text = read_text(file).map_err(Error::io("read", file))?;
+        let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
         let messages: Messages =
             serde_json::from_str(&text).map_err(Error::failed("the messages of the bench"))?;
         return measure(backend, &messages, &collective_arguments(&config, arguments, &messages), file)
@@ -86,11 +83,6 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
     }
     let files = of_training(&arguments.train, &config).writes("--json-file", &arguments.json.json_file);
     files.check_for_one_process()?;
-    let machine = Machine::detect();
-    let place = outlook::Place { machine: &machine, ranks_here: None, separate: false, registry };
-    if let Some((_, error)) = outlook::what_cannot_fit(&config, &place)? {
-        return Err(error);
-    }
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let prepared = Prepared::new(&config, None, threads, &Reporter::quiet(None))?;
     let placement = prepared.placement(&config, &local_topology(&config), registry)?;

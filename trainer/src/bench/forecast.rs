@@ -23,7 +23,7 @@ use crate::plan::cluster::frequencies::Frequencies;
 use crate::plan::cluster::placement::{Place, Placing, Strategy};
 use crate::plan::cluster::report;
 use crate::plan::cluster::workload::{Part, Source, Workload};
-use crate::plan::{Facts, Plan, tuned};
+use crate::plan::{Facts, Plan, advice, tuned};
 use clap::Args;
 use headlong_comm::tuning::Tuning;
 use headlong_device::Stream;
@@ -104,7 +104,7 @@ impl Probe {
             ..Shape::from_name("C1", None).map_err(Error::Usage)?
         };
         let config = configuration(&shape, 2048, threads, None)?;
-        let mut trainer = SteadyTrainer::new(&shape, &config, threads)?;
+        let mut trainer = SteadyTrainer::new(&shape, &config, threads, advice::APPLYING)?;
         trainer.measure(2.0)?;
         let workload = Workload::new(&config, &shape.rows, &Source::PowerLaw(ZIPF_EXPONENT))?;
         Ok(Self { workload, stages_us: trainer.stages_us() })
@@ -198,7 +198,7 @@ fn compare(arguments: &ForecastArguments, name: &str) -> Result<()> {
     config.run.ranks = arguments.ranks;
     let mut cluster = ClusterDescription::find(arguments.cluster.as_deref().unwrap_or("laptop"))?;
     (cluster.nodes, cluster.devices_per_node) = (1, arguments.ranks);
-    let mut trainer = SteadyTrainer::new(&shape, &config, arguments.threads)?;
+    let mut trainer = SteadyTrainer::new(&shape, &config, arguments.threads, advice::APPLYING)?;
     let samples = trainer.measure(arguments.seconds)?;
     let (_, peak_bytes) = resident_bytes();
     let summary = summarize(&samples).expect("at least one block was measured");

@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::output;
 use crate::placement::{Placement, statistics_of};
-use crate::plan::{Count, Facts, Plan, advice};
+use crate::plan::advice::{self, Knob};
+use crate::plan::{Count, Facts, Plan};
 use crate::report::ExchangeBytes;
 use crate::trace::Record;
 use headlong_embedding::Registry;
@@ -42,7 +43,7 @@ pub fn run(arguments: &IterationArguments) -> Result<()> {
     refuse(arguments)?;
     let shape = shape(arguments)?;
     let config = config(&shape, arguments)?;
-    let mut trainer = SteadyTrainer::new(&shape, &config, arguments.threads)?;
+    let mut trainer = SteadyTrainer::new(&shape, &config, arguments.threads, advice::BENCH)?;
     // Of the instructions in force now.
     let ceiling = Ceiling::measure(&config, arguments.threads, arguments.ranks);
     let samples = trainer.measure(arguments.seconds)?;
@@ -130,13 +131,13 @@ pub fn configuration(
 }
 
 /// Refuses what does not fit, before batches are made: they lie in memory.
-fn check_memory(shape: &Shape, config: &Config) -> Result<()> {
+fn check_memory(shape: &Shape, config: &Config, knobs: &[Knob]) -> Result<()> {
     let machine = Machine::detect_with(config.run.device)?;
     let registry = Registry::default();
     let batches = Count::from(default_batches(shape, config.train.batch_size)) * config.train.batch_size;
     let kept_bytes = (batches * sample_bytes(shape)).get();
     let facts = Facts { kept_bytes, ..Facts::new(&shape.rows, &machine, &registry) };
-    Plan::new(config, &facts).check_with(config, &facts, advice::BENCH)
+    Plan::new(config, &facts).check_with(config, &facts, knobs)
 }
 
 /// Bytes of a sample of a batch: label, dense values, row indices of 8 bytes, offsets of 4.
@@ -172,12 +173,12 @@ pub struct SteadyTrainer {
 }
 
 impl SteadyTrainer {
-    /// Builds the model and the batches, and takes the first steps.
+    /// Builds the model and the batches, and takes the first steps. `knobs` are the settings that the user can lower.
     ///
     /// # Errors
     /// Memory that the system refuses.
-    pub fn new(shape: &Shape, config: &Config, threads: usize) -> Result<Self> {
-        check_memory(shape, config)?;
+    pub fn new(shape: &Shape, config: &Config, threads: usize, knobs: &[Knob]) -> Result<Self> {
+        check_memory(shape, config, knobs)?;
         let batch_size = config.train.batch_size;
         let batches = make_batches(shape, batch_size, default_batches(shape, batch_size), 1);
         let registry = Registry::default();
@@ -377,7 +378,7 @@ mod tests {
             arguments("--shape C2 --row-cap 200 --batch-size 64 --dtype fp32 --threads 2 --seconds 0");
         let shape = shape(&arguments).unwrap();
         let config = config(&shape, &arguments).unwrap();
-        let mut trainer = SteadyTrainer::new(&shape, &config, 2).unwrap();
+        let mut trainer = SteadyTrainer::new(&shape, &config, 2, advice::BENCH).unwrap();
         let samples = trainer.measure(0.0).unwrap();
         assert!(trainer.last_loss < trainer.first_loss, "{} -> {}", trainer.first_loss, trainer.last_loss);
         let most_runs = trainer.crew.first().recorder().totals().iter().map(|total| total.runs).max();

@@ -6,6 +6,7 @@ use super::collectives::dtype::Dtype;
 use super::collectives::job::{Answer, Job, Measured, Outcome};
 use super::collectives::measure::{Stopwatch, Timing};
 use super::collectives::operation::{Operation, Place};
+use super::collectives::processes;
 use super::collectives::statistics::Distribution;
 use crate::cli::JsonOutput;
 use crate::error::{Error, Result};
@@ -122,6 +123,7 @@ pub fn run(arguments: &P2pArguments) -> Result<()> {
         ..CollectiveArguments::defaults()
     };
     collective.check()?;
+    collective.check_memory(processes::ranks_here(&collective))?;
     let mut settings = collective.cards()?;
     if !arguments.device.is_empty() {
         settings.devices.clone_from(&arguments.device);

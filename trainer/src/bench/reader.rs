@@ -55,14 +55,7 @@ pub struct ReaderArguments {
 /// Refuses reads in flight that this machine has no memory for.
 fn check_memory(options: &DiskOptions) -> Result<()> {
     let needed = Count::from(options.block_bytes) * options.depth;
-    let available_bytes = Machine::detect().usable_bytes();
-    match needed.fits(available_bytes) {
-        true => Ok(()),
-        false => {
-            let help = "lower `--depth` or `--block-kib`".to_owned();
-            Err(Error::DoesNotFit { needed_bytes: needed.get(), available_bytes, help })
-        }
-    }
+    needed.must_fit(Machine::detect().usable_bytes(), || "lower `--depth` or `--block-kib`".to_owned())
 }
 
 /// One way through the files.

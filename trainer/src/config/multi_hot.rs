@@ -3,6 +3,7 @@
 use super::Config;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
+use crate::plan::Count;
 use headlong_reader::multi_hot::{Distribution, MAX_ROWS, MLPERF_SIZES, MultiHot, MultiHotSpec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -148,11 +149,7 @@ pub(crate) fn check_memory(
     memory_bytes: Option<u64>,
     setting: &str,
 ) -> Result<()> {
-    let needed_bytes = MultiHot::bytes_needed(rows, sizes, memory_bytes);
-    let available_bytes = Machine::detect().usable_bytes();
-    if needed_bytes <= available_bytes {
-        return Ok(());
-    }
-    let help = format!("`{setting}` bounds what is drawn for multi-hot ids, and changes none of them");
-    Err(Error::DoesNotFit { needed_bytes, available_bytes, help })
+    let needed = Count::from(MultiHot::bytes_needed(rows, sizes, memory_bytes));
+    let help = || format!("`{setting}` bounds what is drawn for multi-hot ids, and changes none of them");
+    needed.must_fit(Machine::detect().usable_bytes(), help)
 }

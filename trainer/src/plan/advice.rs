@@ -2,7 +2,7 @@
 
 use super::{Count, Facts, Plan};
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::machine::has_devices_beside;
 
 /// With less memory than this, multi-hot ids would be made again at every turn.
@@ -143,7 +143,7 @@ impl Plan {
     /// Refuses training that does not fit, naming the key that would help most and a value for it.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`].
+    /// [`crate::Error::DoesNotFit`].
     pub fn check(&self, config: &Config, facts: &Facts<'_>) -> Result<()> {
         self.check_with(config, facts, TRAINING)
     }
@@ -151,29 +151,25 @@ impl Plan {
     /// The same for a command that has `knobs`.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`].
+    /// [`crate::Error::DoesNotFit`].
     pub fn check_with(&self, config: &Config, facts: &Facts<'_>, knobs: &[Knob]) -> Result<()> {
-        if self.fits {
-            return Ok(());
-        }
-        let (needed, available_bytes) = match &self.on_device {
-            Some(device) if !device.fits() => (device.needed_bytes, device.free_bytes),
-            _ => (self.bytes_per_rank * self.ranks_here, self.available_bytes),
-        };
         let uncached = Facts { cached_bytes: 0, ..*facts };
-        let help = match facts.cached_bytes > 0 && Plan::new(config, &uncached).fits {
+        let advise = || match facts.cached_bytes > 0 && Plan::without_division(config, &uncached).fits {
             true => {
                 "`data.cache` = \"off\" would fit (--cache-data off): data is read from its files".to_owned()
             }
             false => help(config, facts, knobs),
         };
-        Err(Error::DoesNotFit { needed_bytes: needed.get(), available_bytes, help })
+        if let Some(device) = &self.on_device {
+            device.needed_bytes.must_fit(device.free_bytes, advise)?;
+        }
+        (self.bytes_per_rank * self.ranks_here).must_fit(self.available_bytes, advise)
     }
 
     /// Refuses ranks that evaluate, as `others` plans them, where they do not fit beside those that train.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`].
+    /// [`crate::Error::DoesNotFit`].
     pub fn check_beside(&self, others: &Self) -> Result<()> {
         let of_hosts = [self, others].map(|plan| plan.bytes_per_rank * plan.ranks_here).into_iter().sum();
         let mut memories: Vec<(Count, u64)> = vec![(of_hosts, self.available_bytes)];
@@ -182,16 +178,11 @@ impl Plan {
             let beside = if shared { mine.needed_bytes } else { Count::ZERO };
             memories.push((theirs.needed_bytes + beside, mine.free_bytes));
         }
-        let help = "ranks that evaluate hold the model once more: leave --eval-ranks away".to_owned();
-        match memories.into_iter().find(|(needed, available)| !needed.fits(*available)) {
-            Some((needed, available_bytes)) => {
-                Err(Error::DoesNotFit { needed_bytes: needed.get(), available_bytes, help })
-            }
-            None => Ok(()),
-        }
+        let help = || "ranks that evaluate hold the model once more: drop --eval-ranks".to_owned();
+        memories.into_iter().try_for_each(|(needed, available)| needed.must_fit(available, help))
     }
 
-    /// What one rank needs where it needs most: on its device, or on the host.
+    /// What one rank takes on its device and on the host together.
     fn needed(&self) -> Count {
         self.on_device
             .as_ref()
@@ -203,7 +194,7 @@ impl Plan {
 fn changed(config: &Config, facts: &Facts<'_>, knob: &Knob, value: u64) -> Plan {
     let (mut config, mut rows) = (config.clone(), facts.table_rows.to_vec());
     (knob.set)((&mut config, &mut rows), value);
-    Plan::new(&config, &Facts { table_rows: &rows, split: None, ..*facts })
+    Plan::without_division(&config, &Facts { table_rows: &rows, split: None, ..*facts })
 }
 
 /// The setting that frees most and is enough, one that changes no result before others; else those that free most.
@@ -224,6 +215,9 @@ fn help(config: &Config, facts: &Facts<'_>, knobs: &[Knob]) -> String {
             false => format!("`{name}` = {value} would fit (--set {name}={value})"),
         };
     }
+    // A setting that has no part in this plan would change nothing.
+    let needed = Plan::without_division(config, &Facts { split: None, ..*facts }).needed();
+    lowered.retain(|(_, (_, _, plan))| plan.needed() < needed || !needed.fits(u64::MAX));
     lowered.sort_by_key(|(_, (_, _, plan))| plan.needed());
     let names: Vec<_> = lowered.iter().take(2).map(|(knob, _)| format!("`{}`", knob.name)).collect();
     match names.is_empty() {

@@ -1,5 +1,6 @@
 //! Numbers of things that a plan counts: bytes, elements, operations.
 
+use crate::error::{Error, Result};
 use serde::Serialize;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
@@ -22,6 +23,17 @@ impl Count {
     /// Whether so many lie in `room`.
     pub const fn fits(self, room: u64) -> bool {
         self.0 < u64::MAX && self.0 <= room
+    }
+
+    /// Refuses bytes that do not fit; `help` says what to do.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`].
+    pub fn must_fit(self, available_bytes: u64, help: impl FnOnce() -> String) -> Result<()> {
+        match self.fits(available_bytes) {
+            true => Ok(()),
+            false => Err(Error::DoesNotFit { needed_bytes: self.0, available_bytes, help: help() }),
+        }
     }
 
     /// A part of it, rounded up: what one of `parts` holds that share it. Of a number that is too large, every part is.

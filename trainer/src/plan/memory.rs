@@ -195,7 +195,8 @@ impl Lookups {
 
 /// Rows of a slot between two devices: `comm.slot_factor` even shares of a rank's ids.
 fn slot_rows(config: &Config, ids: Count, ranks: usize) -> u64 {
-    (config.comm.slot_factor * ids.as_f64() / ranks as f64).ceil() as u64 + 64
+    let rows = config.comm.slot_factor * ids.as_f64() / ranks as f64;
+    (Count::from(rows.ceil() as u64) + 64_u64).get()
 }
 
 /// Elements that one sample passes through: inputs, layer outputs, pooled vectors, the interaction's output.

@@ -70,6 +70,11 @@ impl<'a> Facts<'a> {
             cached_bytes: 0,
         }
     }
+
+    /// The same for ranks that evaluate: all are threads of rank 0's process, and read no training data.
+    pub fn of_eval_ranks(self) -> Self {
+        Self { split: None, ranks_here: None, separate: false, cached_bytes: 0, ..self }
+    }
 }
 
 /// One table of a plan.
@@ -202,6 +207,12 @@ impl Plan {
     /// # Panics
     /// If `facts.table_rows` has another length than `data.num_sparse`, which [`Config::table_rows`] prevents.
     pub fn new(config: &Config, facts: &Facts<'_>) -> Self {
+        let division = facts.data_rows.map(|rows| Division::new(config, rows));
+        Self { division, ..Self::without_division(config, facts) }
+    }
+
+    /// The same without how the data divides, which takes long to find for a plan that is only tried.
+    fn without_division(config: &Config, facts: &Facts<'_>) -> Self {
         assert_eq!(
             facts.table_rows.len(),
             config.data.num_sparse,
@@ -225,7 +236,7 @@ impl Plan {
             embedding_parameters: embedding_parameters(config, &tables),
             cost: StepCost::new(config, dense_parameters, facts.machine, threads).with_exchange(facts.split),
             hybrid: facts.split.map(hybrid::HybridPlan::new),
-            division: facts.data_rows.map(|rows| Division::new(config, rows)),
+            division: None,
             top_input_width: top_input_width(config),
             samples_per_step: samples_per_step(config),
             exchange_bytes_per_step: facts.split.map(ExchangePlan::of).unwrap_or_default(),

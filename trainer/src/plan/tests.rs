@@ -320,6 +320,41 @@ fn kept_data_that_does_not_fit_names_the_cache() {
     assert!(message.contains("--cache-data off"), "{message}");
 }
 
+/// Ranks that evaluate are threads of rank 0's process, however the ranks that train are divided.
+#[test]
+fn ranks_that_evaluate_are_counted_as_one_process() {
+    let mut config = preset("criteo-kaggle").unwrap();
+    let (rows, here) = (config.table_rows(None).unwrap(), machine(64 * GIB));
+    config.run.ranks = 4;
+    for (ranks_here, count) in [(4, 1), (1, 3)] {
+        let of_job = Facts { ranks_here: Some(ranks_here), separate: true, ..facts(&rows, &here) };
+        let mut evaluating = config.clone();
+        evaluating.run.ranks = count;
+        let others = Plan::new(&evaluating, &of_job.of_eval_ranks());
+        let model = rows.iter().sum::<u64>() * 64;
+        let needed = (others.bytes_per_rank * others.ranks_here).get();
+        assert!((model..model * 5 / 4).contains(&needed), "{count} ranks: {needed} bytes for {model}");
+        let plan = Plan::new(&config, &of_job);
+        let both = (plan.bytes_per_rank * ranks_here).get() + needed;
+        let with = |available_bytes| Plan { available_bytes, ..plan.clone() }.check_beside(&others);
+        assert!(with(both).is_ok() && with(both - 1).is_err());
+    }
+}
+
+#[test]
+fn what_changes_nothing_is_not_named() {
+    let mut config = preset("tiny").unwrap();
+    config.train.batch_size = config.sum_blocks();
+    config.eval.batch_size = 1;
+    config.data.prefetch_batches = 1;
+    config.run.threads = Some(1);
+    let rows = vec![2; config.data.num_sparse];
+    assert_eq!(
+        refusal(&config, &rows, 1000).split("; ").nth(1),
+        Some("no setting of this command makes it smaller: take a smaller model")
+    );
+}
+
 #[test]
 fn nothing_is_estimated_for_a_device() {
     let config = preset("tiny").unwrap();

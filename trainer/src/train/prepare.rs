@@ -236,8 +236,8 @@ impl Prepared {
         reporter.result(&format!("plan of {}\n{text}", options.origin));
         plan.check(config, &facts)?;
         if let Some(count) = config.run.eval_ranks {
-            let facts = Facts { split: None, ..facts };
-            plan.check_beside(&Plan::new(&config_of_eval_ranks(config, count), &facts))?;
+            let others = Plan::new(&config_of_eval_ranks(config, count), &facts.of_eval_ranks());
+            plan.check_beside(&others)?;
         }
         Ok(plan)
     }

@@ -307,21 +307,19 @@ impl CollectiveArguments {
             }
             _ => {
                 seconds("--deadline-s", self.deadline_s)?;
-                self.check_memory()?;
                 self.cards().map(drop)
             }
         }
     }
 
-    /// Refuses buffers that this machine has no memory for: what a rank sends, what it gets, and what it should have got.
-    fn check_memory(&self) -> Result<()> {
-        let needed = Count::from(self.max_bytes.0) * 3_u64 * self.ranks;
-        let available_bytes = Machine::detect().usable_bytes();
-        if needed.fits(available_bytes) {
-            return Ok(());
-        }
-        let help = "lower `-e` or `--ranks`".to_owned();
-        Err(Error::DoesNotFit { needed_bytes: needed.get(), available_bytes, help })
+    /// Refuses buffers of `ranks_here` ranks that this machine has no memory for: what a rank sends, what it gets, and what it should
+    /// have got.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`].
+    pub fn check_memory(&self, ranks_here: usize) -> Result<()> {
+        let needed = Count::from(self.max_bytes.0) * 3_u64 * ranks_here;
+        needed.must_fit(Machine::detect().usable_bytes(), || "lower `-e` or `--ranks`".to_owned())
     }
 
     /// How network cards are used.
@@ -398,6 +396,19 @@ impl CollectiveArguments {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A command that makes no buffers of `-e` bytes is not refused for them, nor a rank for those of other machines.
+    #[test]
+    fn memory_is_looked_at_where_buffers_are_made() {
+        let with = |bytes| CollectiveArguments {
+            ranks: MOST_RANKS,
+            max_bytes: Bytes(bytes),
+            ..CollectiveArguments::defaults()
+        };
+        with(1 << 60).check().unwrap();
+        assert!(with(1 << 60).check_memory(1).unwrap_err().to_string().contains("`-e`"));
+        with(1 << 20).check_memory(1).unwrap();
+    }
 
     #[test]
     fn bytes_with_and_without_units() {

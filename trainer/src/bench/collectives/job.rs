@@ -94,6 +94,7 @@ pub fn run_with(
     arguments: &CollectiveArguments,
     worker_arguments: &[OsString],
 ) -> Result<Outcome> {
+    arguments.check_memory(processes::ranks_here(arguments))?;
     let work = |stopwatch: &Stopwatch<'_>| {
         let communicator = stopwatch.communicator();
         let one = |(dtype, case): (Dtype, Case)| {

@@ -25,6 +25,12 @@ pub fn is_one_of_several() -> bool {
     launcher_env::read().is_ok_and(|place| place.launch().is_some())
 }
 
+/// Ranks of this machine: all of a job that this command starts; of a launcher's as many as the launcher says, or this one.
+pub fn ranks_here(arguments: &CollectiveArguments) -> usize {
+    let launch = launcher_env::read().ok().and_then(|place| place.launch());
+    launch.map_or(arguments.ranks, |launch| launch.local_size.unwrap_or(1))
+}
+
 /// Measures in a job of processes: the one that a launcher has started this process for, or one of its own.
 ///
 /// # Errors

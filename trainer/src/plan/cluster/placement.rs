@@ -156,7 +156,7 @@ impl Placing<'_> {
         let (mut replicated_bytes, mut everywhere) = (Count::ZERO, Count::ZERO);
         for (table, &place) in tables.iter().zip(&places) {
             let on_all = frequent_rows(table, place);
-            replicated_bytes += table.bytes_of(on_all) + Count::from(on_all) * gradient_bytes(table);
+            replicated_bytes += replica_bytes(table, on_all);
             everywhere += self.hold(table, place, &mut held);
             self.count(table, place, on_all, &mut rows);
         }
@@ -237,7 +237,7 @@ impl Placing<'_> {
     /// Adds a table's bytes to the devices that hold it; returns those that every device holds.
     fn hold(&self, table: &TableLoad, place: Place, held: &mut [Count]) -> Count {
         let devices = self.cluster.num_devices();
-        let replicas = |rows: u64| table.bytes_of(rows) + Count::from(rows) * gradient_bytes(table);
+        let replicas = |rows: u64| replica_bytes(table, rows);
         let divided = |rows: u64| table.bytes_of(rows.div_ceil(devices as u64));
         match place {
             Place::DataParallel => replicas(table.rows),
@@ -342,9 +342,10 @@ pub fn frequent_rows(table: &TableLoad, place: Place) -> u64 {
     }
 }
 
-/// Bytes of a replicated row's gradient.
-fn gradient_bytes(table: &TableLoad) -> u64 {
-    table.dim as u64 * 4 + TOUCHED_BYTES as u64
+/// Bytes of replicated rows, with their gradients.
+fn replica_bytes(table: &TableLoad, rows: u64) -> Count {
+    let gradient_bytes = table.dim as u64 * 4 + TOUCHED_BYTES as u64;
+    table.bytes_of(rows) + Count::from(rows) * gradient_bytes
 }
 
 /// Where `parts` neighbours have the least load, in steps of `parts`.

@@ -9,7 +9,7 @@ use super::sensitivity::Sensitivity;
 use super::simulator::{Options, Run};
 use super::workload::Workload;
 use crate::config::{CompressChoice, Precision};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::Division;
 use serde::Serialize;
 
@@ -106,7 +106,7 @@ pub struct ClusterReport {
 /// Searches the plans of `workload` with each of `batch_sizes`; where there are none, as configured, and with those whose convergence is known.
 ///
 /// # Errors
-/// [`Error::DoesNotFit`] where no plan fits.
+/// [`crate::Error::DoesNotFit`] where no plan fits.
 pub fn report(
     workload: &Workload,
     cluster: &ClusterDescription,
@@ -129,14 +129,10 @@ pub fn report(
         other.fits.cmp(&one.fits).then(other.samples_per_s.total_cmp(&one.samples_per_s))
     });
     let best = considered[0].clone();
-    if !best.forecast.fits {
-        let least = considered.iter().map(|candidate| candidate.forecast.needed_bytes).min();
-        return Err(Error::DoesNotFit {
-            needed_bytes: least.unwrap_or_default().get(),
-            available_bytes: best.forecast.available_bytes,
-            help: "more nodes, `tables.max_rows`, or a smaller `train.batch_size` would help".to_owned(),
-        });
-    }
+    let least = considered.iter().map(|candidate| candidate.forecast.needed_bytes).min();
+    least.unwrap_or_default().must_fit(best.forecast.available_bytes, || {
+        "more nodes, `tables.max_rows`, or a smaller `train.batch_size` would help".to_owned()
+    })?;
     let workload = workload.with_batch(best.batch_size);
     let placing = Placing { workload: &workload, cluster, practice: &practice };
     let (layout, step_us) = (&best.forecast.layout, best.forecast.step_us);

@@ -1,5 +1,5 @@
 use super::choices;
-use super::description::ClusterDescription;
+use super::description::{ClusterDescription, DeviceKind};
 use super::frequencies::Frequencies;
 use super::placement::{Place, Placing, Strategy};
 use super::practice::Practice;
@@ -309,6 +309,19 @@ fn the_page_shows_what_the_planner_says_today() {
 }
 
 #[test]
+fn the_memory_of_a_processor_is_listed_once() {
+    let mut cluster = cluster(1, 2);
+    cluster.device.kind = DeviceKind::Cpu;
+    let (report, _) = super::report::report(&workload(&[1000; 4], 64, 1.05), &cluster, &[]).unwrap();
+    let text = report.to_text();
+    let memory = text.lines().find(|line| line.starts_with("memory ")).unwrap();
+    for name in [" reader ", " other "] {
+        assert_eq!(memory.matches(name).count(), 1, "{memory}");
+    }
+    assert!(!memory.contains("work space") && !memory.contains("on the host"), "{memory}");
+}
+
+#[test]
 fn frequencies_that_are_given_are_taken() {
     let config = Config::default();
     let rows = vec![10; config.data.num_sparse];
@@ -338,6 +351,7 @@ fn the_published_times_of_fourteen_nodes_are_reproduced() {
     {
         assert!(text.contains(word), "{word} in\n{text}");
     }
+    assert!(text.contains("work space and graph") && text.contains("reader, on the host"), "{text}");
     let critical: f64 = report.best.forecast.stages.iter().map(|stage| stage.critical_us).sum();
     assert!((critical / report.best.forecast.step_us - 1.0).abs() < 0.01, "the critical path is the step");
     let practice = super::report::practice(&planned);

@@ -1,8 +1,10 @@
 //! A cluster's plan as text.
 
+use super::description::DeviceKind;
 use super::forecast::{Forecast, TotalTraffic};
 use super::placement::{Place, Strategy};
 use super::report::ClusterReport;
+use crate::plan::Count;
 use crate::report::{bytes, count};
 use std::fmt::Write as _;
 
@@ -26,7 +28,7 @@ impl ClusterReport {
             count(self.best.batch_size.div_ceil(cluster.num_devices()) as u64)
         );
         self.write_tables(&mut text);
-        write_memory(&mut text, best);
+        write_memory(&mut text, best, cluster.device.kind);
         write_stages(&mut text, best);
         self.write_keeping_up(&mut text);
         self.write_considered(&mut text);
@@ -167,19 +169,27 @@ impl ClusterReport {
     }
 }
 
-fn write_memory(text: &mut String, forecast: &Forecast) {
+fn write_memory(text: &mut String, forecast: &Forecast, kind: DeviceKind) {
     let memory = &forecast.memory;
-    let model = memory.table_weight_bytes + memory.table_state_bytes + memory.dense_bytes;
-    let work_space = forecast.needed_bytes - (model + memory.exchange_bytes + memory.activation_bytes);
-    let parts = [
+    let mut parts = vec![
         ("weights", memory.table_weight_bytes),
         ("optimiser state", memory.table_state_bytes),
         ("dense network", memory.dense_bytes),
         ("exchange slots", memory.exchange_bytes),
         ("activations", memory.activation_bytes),
-        ("work space and graph", work_space),
-        ("reader, on the host", memory.reader_bytes),
     ];
+    let listed: Count = parts.iter().map(|(_, size)| *size).sum();
+    match kind {
+        DeviceKind::Gpu => parts.extend([
+            ("work space and graph", forecast.needed_bytes - listed),
+            ("reader, on the host", memory.reader_bytes),
+        ]),
+        DeviceKind::Cpu => parts.extend([
+            ("reader", memory.reader_bytes),
+            ("id maps", memory.id_map_bytes),
+            ("other", memory.other_bytes),
+        ]),
+    }
     let listed: Vec<String> = parts
         .iter()
         .filter(|(_, size)| *size > 0)
