@@ -4,7 +4,7 @@
 use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Precision};
 use crate::data::failed;
 use crate::error::{Error, Result};
-use crate::schedule::Call;
+use crate::schedule::{Call, Features};
 use crate::share::Share;
 use headlong_comm::device::narrow::Narrow;
 use headlong_comm::{CommError, CommOptions, Communicator, DeviceCollectives, Topology};
@@ -314,6 +314,16 @@ impl Model {
             d_top_in,
             logits,
             d_logits,
+        }
+    }
+
+    /// What decides which stages of the schedule it has.
+    pub fn features(&self) -> Features {
+        Features {
+            ranks: !self.is_alone(),
+            device: self.runs_ahead(),
+            scaled: self.loss_scale.is_some(),
+            crossed: self.cross.is_some(),
         }
     }
 

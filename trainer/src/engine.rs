@@ -11,7 +11,7 @@ use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::evaluation::Scores;
 use crate::lanes::{Lane, Lanes};
-use crate::schedule::{Call, EVALUATION, GATHER, PROLOGUE, TRAINING};
+use crate::schedule::{Call, Schedule};
 use crate::trace::Recorder;
 use headlong_device::cuda::CudaDevice;
 use headlong_device::optimizer::Step;
@@ -42,6 +42,11 @@ pub struct Engine {
     model: Model,
     lanes: Lanes,
     recorder: Recorder,
+    /// The stages of a step, of what comes before the first one, and of an evaluation.
+    schedule: Schedule,
+    preparation: Schedule,
+    evaluation: Schedule,
+    gather: Schedule,
     /// Which slot holds the batch of now, once primed.
     now: usize,
     primed: bool,
@@ -99,7 +104,12 @@ impl Engine {
         let pending = VecDeque::with_capacity(MOST_PENDING);
         // Whoever never takes losses keeps the last few.
         let finished = VecDeque::with_capacity(2 * MOST_PENDING);
+        let features = model.features();
         Self {
+            schedule: Schedule::step(features),
+            preparation: Schedule::preparation(features),
+            evaluation: Schedule::evaluation(features),
+            gather: Schedule::gather(features),
             model,
             lanes,
             recorder,
@@ -161,7 +171,7 @@ impl Engine {
         self.settle()?;
         let call = training_call(&self.model, self.now, Some((self.now, batch)), StepRates::NONE);
         self.model.hand_over(&call)?;
-        self.lanes.walk(PROLOGUE, &self.model, &call, &mut self.recorder)?;
+        self.lanes.walk(&self.preparation, &self.model, &call, &mut self.recorder)?;
         self.wait_for_prologue()?;
         self.primed = true;
         Ok(())
@@ -202,7 +212,7 @@ impl Engine {
         let num_samples_of_all = call.num_samples_of_all;
         let before = self.model.communicator.counters();
         self.model.hand_over(&call)?;
-        self.lanes.walk_whole(TRAINING, &self.model, &call, now, &mut self.recorder)?;
+        self.lanes.walk_whole(&self.schedule, &self.model, &call, now, &mut self.recorder)?;
         let sent = self.model.communicator.counters() - before;
         self.sent.steps += 1;
         self.sent.intra_node_bytes += sent.intra_node_bytes();
@@ -305,7 +315,7 @@ impl Engine {
         let mut call = training_call(&self.model, self.now, None, StepRates::NONE);
         call.next = Some(&self.model.slots[self.now]);
         self.model.stage_again(&self.model.slots[self.now])?;
-        self.lanes.walk(PROLOGUE, &self.model, &call, &mut self.recorder)?;
+        self.lanes.walk(&self.preparation, &self.model, &call, &mut self.recorder)?;
         self.wait_for_prologue()
     }
 
@@ -338,7 +348,7 @@ impl Engine {
         let num_samples = self.forward(batch)?;
         let mut call = evaluation_call(&self.model, batch);
         call.num_samples_of_all = num_samples;
-        self.lanes.walk(GATHER, &self.model, &call, &mut self.recorder)?;
+        self.lanes.walk(&self.gather, &self.model, &call, &mut self.recorder)?;
         if self.model.runs_ahead() {
             self.logits = self.model.logits_on_host(self.model.logits_of_all(), batch.num_samples)?;
         }
@@ -390,7 +400,13 @@ impl Engine {
         }
         let call = evaluation_call(&self.model, if is_padded { &self.padded } else { batch });
         self.model.hand_over(&call)?;
-        self.lanes.walk_whole(EVALUATION, &self.model, &call, Model::EVALUATION_SLOT, &mut self.recorder)?;
+        self.lanes.walk_whole(
+            &self.evaluation,
+            &self.model,
+            &call,
+            Model::EVALUATION_SLOT,
+            &mut self.recorder,
+        )?;
         Ok(call.num_samples_of_all)
     }
 
@@ -431,6 +447,7 @@ fn training_call<'a>(
     let (share, num_samples_of_all) = (&model.share, slot.num_samples_of_all());
     let step = |learning_rate| Step { learning_rate, number: rates.number };
     Call {
+        slot,
         now: slot,
         next: next.map(|(next, _)| &model.slots[next]),
         incoming: next.map(|(_, batch)| batch),
@@ -469,6 +486,7 @@ fn evaluation_call<'a>(model: &'a Model, batch: &'a Batch) -> Call<'a> {
     let now = &model.slots[Model::EVALUATION_SLOT];
     let micro_batch_size = model.micro_batch_capacity;
     Call {
+        slot: now,
         now,
         next: None,
         incoming: Some(batch),

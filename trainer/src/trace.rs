@@ -2,8 +2,9 @@
 
 use crate::arithmetic::Ceiling;
 use crate::error::Result;
-use crate::lanes::{Lane, Stage};
+use crate::lanes::Lane;
 use crate::output;
+use crate::schedule::Stage;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;

@@ -1,12 +1,12 @@
 //! Lanes on a CUDA device: a lane is a stream, a wait between lanes is an event, and a walk begins and ends on the dense lane.
 //!
-//! The host only enqueues. The same walk on a capturing stream makes a graph: so waits for the step before are left out here; a
-//! walk begins when the one before has ended, in a graph as outside of one.
+//! The host only enqueues. The same walk on a capturing stream makes a graph. A walk begins when the one before has ended, in a
+//! graph as outside of one ([`crate::schedule::BORDER`]).
 
-use super::{Lane, ProgramOrder, Stage};
+use super::Lane;
 use crate::build::Model;
 use crate::error::{Error, Result};
-use crate::schedule::Call;
+use crate::schedule::{Call, Schedule, Stage};
 use crate::trace::Recorder;
 use headlong_device::Stream;
 use headlong_device::cuda::{CudaStream, Event, Graph, nvtx};
@@ -119,7 +119,7 @@ impl CudaLanes {
     /// a graph's sizes are fixed. The batch of next may then be short.
     pub(super) fn replay(
         &self,
-        stages: &[Stage],
+        schedule: &Schedule,
         model: &Model,
         call: &Call<'_>,
         slot: usize,
@@ -131,20 +131,20 @@ impl CudaLanes {
                 // Note: what a panicking walk leaves behind is no graph.
                 let mut captured = captured[slot].lock().unwrap_or_else(PoisonError::into_inner);
                 match &*captured {
-                    Captured::Graph(graph) => self.launch(graph, stages, model, call, recorder)?,
-                    _ if !model.is_full(call, slot) => self.walk(stages, model, call, recorder)?,
+                    Captured::Graph(graph) => self.launch(graph, schedule, call, recorder)?,
+                    _ if !model.is_full(call, slot) => self.walk(schedule, model, call, recorder)?,
                     Captured::NotYet => {
-                        self.walk(stages, model, call, recorder)?;
+                        self.walk(schedule, model, call, recorder)?;
                         *captured = Captured::Warm;
                     }
                     Captured::Warm => {
-                        let graph = self.capture(stages, model, call, recorder)?;
-                        self.launch(&graph, stages, model, call, recorder)?;
+                        let graph = self.capture(schedule, model, call, recorder)?;
+                        self.launch(&graph, schedule, call, recorder)?;
                         *captured = Captured::Graph(graph);
                     }
                 }
             }
-            _ => self.walk(stages, model, call, recorder)?,
+            _ => self.walk(schedule, model, call, recorder)?,
         }
         model.slots[slot].mark_end(main);
         self.check("launch", call)
@@ -152,7 +152,7 @@ impl CudaLanes {
 
     fn capture(
         &self,
-        stages: &[Stage],
+        schedule: &Schedule,
         model: &Model,
         call: &Call<'_>,
         recorder: &mut Recorder,
@@ -160,7 +160,7 @@ impl CudaLanes {
         let clock = if recorder.is_on() { Clock::OfReplays } else { Clock::Off };
         let mut outcome = Ok(());
         let graph = self.cuda(Lane::Dense).capture(|| {
-            outcome = self.enqueue(stages, model, call, clock);
+            outcome = self.enqueue(schedule, model, call, clock);
             Ok(())
         });
         outcome?;
@@ -170,13 +170,12 @@ impl CudaLanes {
     fn launch(
         &self,
         graph: &Graph,
-        stages: &[Stage],
-        model: &Model,
+        schedule: &Schedule,
         call: &Call<'_>,
         recorder: &mut Recorder,
     ) -> Result<()> {
         graph.launch(self.cuda(Lane::Dense));
-        if recorder.is_on() { self.take_times(stages, model, call, recorder) } else { Ok(()) }
+        if recorder.is_on() { self.take_times(schedule, call, recorder) } else { Ok(()) }
     }
 
     fn check(&self, stage: &'static str, call: &Call<'_>) -> Result<()> {
@@ -186,38 +185,44 @@ impl CudaLanes {
     /// Enqueues all stages, each on its lane.
     pub(super) fn walk(
         &self,
-        stages: &[Stage],
+        schedule: &Schedule,
         model: &Model,
         call: &Call<'_>,
         recorder: &mut Recorder,
     ) -> Result<()> {
         let clock = if recorder.is_on() { Clock::OfThisWalk } else { Clock::Off };
-        self.enqueue(stages, model, call, clock)?;
-        if recorder.is_on() { self.take_times(stages, model, call, recorder) } else { Ok(()) }
+        self.enqueue(schedule, model, call, clock)?;
+        if recorder.is_on() { self.take_times(schedule, call, recorder) } else { Ok(()) }
     }
 
-    fn enqueue(&self, stages: &[Stage], model: &Model, call: &Call<'_>, clock: Clock) -> Result<()> {
+    fn enqueue(&self, schedule: &Schedule, model: &Model, call: &Call<'_>, clock: Clock) -> Result<()> {
+        let stages = &schedule.stages;
         assert!(stages.len() <= MOST_STAGES, "at most {MOST_STAGES} stages in a list");
         self.fork();
-        for (index, micro_batch) in ProgramOrder::new(stages, call) {
+        for (index, micro_batch) in schedule.program_order(call.num_micro_batches) {
             let stage = &stages[index];
-            if !stage.is_in(model) {
-                continue;
-            }
-            self.wait(stages, index, model);
+            self.wait(schedule, index);
             let (stream, cuda) = (self.stream(stage.lane), self.cuda(stage.lane));
+            let Some(call) = &call.of(stage, micro_batch) else {
+                self.mark_done(index, cuda);
+                continue;
+            };
             let _range = range_of(stage);
             clock.stamp(cuda, &self.timed[index][0]);
-            (stage.run)(model, stream, &call.micro_batch(micro_batch))?;
+            (stage.run)(model, stream, call)?;
             stream.check().map_err(|source| failed_at(stage.name, call, source))?;
             clock.stamp(cuda, &self.timed[index][1]);
-            if self.beside_each_other {
-                cuda.record(&self.done[index]);
-            }
+            self.mark_done(index, cuda);
         }
         self.join();
         clock.stamp(self.cuda(Lane::Dense), &self.finished);
         Ok(())
+    }
+
+    fn mark_done(&self, index: usize, cuda: &CudaStream) {
+        if self.beside_each_other {
+            cuda.record(&self.done[index]);
+        }
     }
 
     /// All lanes begin behind what the dense lane was given before.
@@ -243,32 +248,19 @@ impl CudaLanes {
         lanes.filter(|_| self.beside_each_other)
     }
 
-    fn wait(&self, stages: &[Stage], index: usize, model: &Model) {
-        if !self.beside_each_other {
-            return;
-        }
-        let stage = &stages[index];
-        for wait in stage.waits {
-            let awaited = stages[..index].iter().position(|other| other.name == *wait);
-            let awaited =
-                awaited.filter(|&awaited| stages[awaited].lane != stage.lane && stages[awaited].is_in(model));
-            if let Some(awaited) = awaited {
-                self.cuda(stage.lane).wait(&self.done[awaited]);
-            }
+    fn wait(&self, schedule: &Schedule, index: usize) {
+        if self.beside_each_other {
+            let cuda = self.cuda(schedule.stages[index].lane);
+            schedule.within[index].iter().for_each(|&awaited| cuda.wait(&self.done[awaited]));
         }
     }
 
     /// Waits for the walk, for whoever wants to see its times.
-    fn take_times(
-        &self,
-        stages: &[Stage],
-        model: &Model,
-        call: &Call<'_>,
-        recorder: &mut Recorder,
-    ) -> Result<()> {
+    fn take_times(&self, schedule: &Schedule, call: &Call<'_>, recorder: &mut Recorder) -> Result<()> {
         let ended = self.stream(Lane::Dense).synchronize();
         ended.map_err(|source| failed_at("the end of the step", call, source))?;
-        for (index, stage) in stages.iter().enumerate().filter(|(_, stage)| stage.is_in(model)) {
+        let ran = |stage: &Stage| call.of(stage, 0).is_some();
+        for (index, stage) in schedule.stages.iter().enumerate().filter(|(_, stage)| ran(stage)) {
             let [before, after] = &self.timed[index];
             let (length, ago) = (after.elapsed_us(before), self.finished.elapsed_us(after));
             if let (Ok(length), Ok(ago)) = (length, ago) {

@@ -1,10 +1,10 @@
 //! Lanes beside each other, with the stages' waits between them: one thread for the exchanges, one for all that computes.
 
-use super::{Lane, ProgramOrder, Repeat, Stage, walk_in_order};
+use super::{Lane, walk_in_order};
 use crate::build::Model;
 use crate::data::failed;
 use crate::error::{Error, Result};
-use crate::schedule::Call;
+use crate::schedule::{Call, Repeat, Schedule};
 use crate::trace::Recorder;
 use headlong_device::Stream;
 use headlong_device::pool::Pool;
@@ -49,20 +49,20 @@ impl Overlapped {
     pub(super) fn walk(
         &self,
         stream: &Stream,
-        stages: &[Stage],
+        schedule: &Schedule,
         model: &Model,
         call: &Call<'_>,
         recorder: &mut Recorder,
     ) -> Result<()> {
         if model.is_alone() {
             // Nothing is exchanged, so nothing runs beside anything.
-            return walk_in_order(stream, stages, model, call, recorder);
+            return walk_in_order(stream, schedule, model, call, recorder);
         }
-        assert!(stages.len() <= MOST_STAGES, "at most {MOST_STAGES} stages in a list");
+        assert!(schedule.stages.len() <= MOST_STAGES, "at most {MOST_STAGES} stages in a list");
         self.runs.iter().for_each(|runs| runs.store(0, Ordering::Relaxed));
         let recorder = Mutex::new(recorder);
         let first_error = Mutex::new(None);
-        let walk = Walk { lanes: self, stream, stages, model, call, recorder: &recorder };
+        let walk = Walk { lanes: self, stream, schedule, model, call, recorder: &recorder };
         self.threads.run(2, &|thread| {
             // A panic must reach the walk's caller, not leave the other thread waiting for it.
             let alarm = Alarm { lanes: self, model };
@@ -100,37 +100,38 @@ impl Overlapped {
 struct Walk<'a> {
     lanes: &'a Overlapped,
     stream: &'a Stream,
-    stages: &'a [Stage],
+    schedule: &'a Schedule,
     model: &'a Model,
     call: &'a Call<'a>,
     recorder: &'a Mutex<&'a mut Recorder>,
 }
 
-/// Where a lane stands: its next run, and what follows.
-struct Cursor<'a> {
+/// How far a lane has come: its next run, and what follows.
+struct Cursor<I> {
     lane: Lane,
-    order: Enumerate<ProgramOrder<'a>>,
-    /// Place in program order, position of the stage in the list, micro-batch.
+    order: Enumerate<I>,
+    /// Place in program order, place of the stage in the list, micro-batch.
     head: Option<(usize, (usize, usize))>,
 }
 
-impl<'a> Cursor<'a> {
-    fn new(lane: Lane, stages: &'a [Stage], call: &Call<'_>) -> Self {
-        let mut cursor = Self { lane, order: ProgramOrder::new(stages, call).enumerate(), head: None };
-        cursor.advance(stages);
+impl<I: Iterator<Item = (usize, usize)>> Cursor<I> {
+    fn new(lane: Lane, schedule: &Schedule, order: I) -> Self {
+        let mut cursor = Self { lane, order: order.enumerate(), head: None };
+        cursor.advance(schedule);
         cursor
     }
 
-    fn advance(&mut self, stages: &[Stage]) {
-        self.head = self.order.find(|(_, (index, _))| stages[*index].lane == self.lane);
+    fn advance(&mut self, schedule: &Schedule) {
+        self.head = self.order.find(|(_, (index, _))| schedule.stages[*index].lane == self.lane);
     }
 }
 
 impl Walk<'_> {
     /// Runs the stages of `lanes` on this thread: always the first in program order of those that are ready.
     fn run_lanes(&self, lanes: &[Lane]) -> Result<()> {
-        let mut cursors: [Option<Cursor<'_>>; COMPUTING.len()] = std::array::from_fn(|position| {
-            lanes.get(position).map(|&lane| Cursor::new(lane, self.stages, self.call))
+        let order = self.schedule.program_order(self.call.num_micro_batches);
+        let mut cursors: [Option<Cursor<_>>; COMPUTING.len()] = std::array::from_fn(|position| {
+            lanes.get(position).map(|&lane| Cursor::new(lane, self.schedule, order.clone()))
         });
         let cursors = &mut cursors[..lanes.len()];
         while cursors.iter().flatten().any(|cursor| cursor.head.is_some()) {
@@ -139,13 +140,13 @@ impl Walk<'_> {
             if let Some((_, (index, micro_batch))) = cursor.head {
                 self.run(index, micro_batch)?;
             }
-            cursor.advance(self.stages);
+            cursor.advance(self.schedule);
         }
         Ok(())
     }
 
     /// The lane whose next run comes first among those that are ready; waits for one. None where the walk has failed.
-    fn first_ready(&self, cursors: &[Option<Cursor<'_>>]) -> Option<usize> {
+    fn first_ready<I>(&self, cursors: &[Option<Cursor<I>>]) -> Option<usize> {
         let look = || {
             let ready = cursors.iter().enumerate().filter_map(|(position, cursor)| {
                 let (place, (index, micro_batch)) = cursor.as_ref()?.head?;
@@ -174,24 +175,23 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether all that a run waits for has run. The step before has ended, so waits for it are over.
+    /// Whether all that a run waits for has run.
     fn is_ready(&self, index: usize, micro_batch: usize) -> bool {
-        let stage = &self.stages[index];
-        stage.waits.iter().all(|wait| {
-            let Some(awaited) = self.stages.iter().position(|other| other.name == *wait) else { return true };
-            let needed = match (self.stages[awaited].repeat, stage.repeat) {
-                (Repeat::MicroBatch, Repeat::MicroBatch) => micro_batch + 1,
-                _ => self.stages[awaited].times(self.call),
+        let stages = &self.schedule.stages;
+        self.schedule.within[index].iter().all(|&awaited| {
+            let needed = match (stages[awaited].repeat, stages[index].repeat) {
+                (Repeat::Micro, Repeat::Micro) => micro_batch + 1,
+                _ => self.call.times(&stages[awaited]),
             };
             self.lanes.runs[awaited].load(Ordering::Acquire) as usize >= needed
         })
     }
 
     fn run(&self, index: usize, micro_batch: usize) -> Result<()> {
-        let stage = &self.stages[index];
-        if stage.is_in(self.model) {
+        let stage = &self.schedule.stages[index];
+        if let Some(call) = self.call.of(stage, micro_batch) {
             let started = lock(self.recorder).start();
-            (stage.run)(self.model, self.stream, &self.call.micro_batch(micro_batch))?;
+            (stage.run)(self.model, self.stream, &call)?;
             lock(self.recorder).finish(stage, started);
         }
         self.lanes.runs[index].fetch_add(1, Ordering::Release);

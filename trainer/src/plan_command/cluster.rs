@@ -15,7 +15,6 @@ use crate::plan::cluster::published::{self, Models};
 use crate::plan::cluster::report::{self, ClusterReport};
 use crate::plan::cluster::tables;
 use crate::plan::cluster::workload::{Source, Workload};
-use crate::schedule::TRAINING;
 use crate::trace::{Record, Recorder, write_trace};
 use std::path::Path;
 
@@ -102,8 +101,9 @@ fn trace(path: &Path, report: &ClusterReport, workload: &Workload) -> Result<()>
     let run = report::simulate(&placing, &report.best, ranks, TRACED_STEPS);
     let mut recorders: Vec<_> =
         (0..ranks).map(|_| Recorder::new(Record { times: false, spans: true })).collect();
+    let stages = placing.schedule().stages;
     for span in &run.spans {
-        recorders[span.rank].add_simulated(&TRAINING[span.stage], span.start_us, span.end_us);
+        recorders[span.rank].add_simulated(&stages[span.stage], span.start_us, span.end_us);
     }
     write_trace(path, recorders.iter().enumerate())
 }

@@ -1,7 +1,7 @@
 //! The exchanges of a step where equal rows are merged inside the node: each rank asks a proxy of its own node, and the proxies ask
 //! the owners, so that one vector per node and row crosses the network. Gradients come back the same way and are summed in the node.
 
-use super::{first, first_mut};
+use super::stages::{first, first_mut};
 use crate::build::{BatchSlot, Model};
 use crate::crew::exchange_failed;
 use crate::data::failed;

@@ -68,7 +68,7 @@ fn exchange(
 }
 
 /// The one all-reduce of a step, and the frequent rows behind it.
-pub(super) fn all_reduce_and_update_frequent(
+pub(super) fn all_reduce_and_update_replicated(
     model: &Model,
     ranks: Collectives<'_>,
     stream: &Stream,

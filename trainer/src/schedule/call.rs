@@ -1,5 +1,6 @@
 //! What one walk through a list works on.
 
+use super::{BatchOf, Repeat, Stage};
 use crate::build::BatchSlot;
 use headlong_device::optimizer::Step;
 use headlong_reader::Batch;
@@ -7,6 +8,8 @@ use headlong_reader::Batch;
 /// What one walk through the list works on.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
+    /// The batch that the stage at hand works on.
+    pub slot: &'a BatchSlot,
     /// The batch that is trained on or evaluated.
     pub now: &'a BatchSlot,
     /// The slot of the batch that is prepared ahead; none at the end of the data.
@@ -37,6 +40,23 @@ impl Call<'_> {
     /// The same call for another micro-batch.
     pub fn micro_batch(&self, micro_batch: usize) -> Self {
         Self { micro_batch, ..*self }
+    }
+
+    /// The call of one run of a stage; none where there is no batch for it.
+    pub fn of(&self, stage: &Stage, micro_batch: usize) -> Option<Self> {
+        let slot = match stage.batch {
+            BatchOf::Now => self.now,
+            BatchOf::Next => self.next?,
+        };
+        Some(Self { slot, micro_batch, ..*self })
+    }
+
+    /// How often a stage runs.
+    pub fn times(&self, stage: &Stage) -> usize {
+        match stage.repeat {
+            Repeat::Once => 1,
+            Repeat::Micro => self.num_micro_batches,
+        }
     }
 
     /// First sample of the micro-batch, and how many it has, of this rank's.

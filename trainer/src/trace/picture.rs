@@ -105,8 +105,7 @@ fn name_in(name: &str, width: f64) -> Vec<String> {
 
 /// The spans of the last step that ended: from the last but one start of the stage that starts each step to the last.
 fn last_step(spans: &[Span]) -> &[Span] {
-    let first =
-        crate::schedule::TRAINING.iter().find(|stage| spans.iter().any(|span| span.name == stage.name));
+    let first = crate::schedule::STEP.iter().find(|stage| spans.iter().any(|span| span.name == stage.name));
     let Some(first) = first else { return spans };
     let mut starts: Vec<usize> = spans
         .iter()

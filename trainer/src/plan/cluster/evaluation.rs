@@ -6,7 +6,7 @@ use super::work::Works;
 use super::workload::Workload;
 use crate::plan::Count;
 use crate::plan::evaluation::samples_between;
-use crate::schedule::EVALUATION;
+use crate::schedule::Schedule;
 use serde::Serialize;
 
 /// Part of an evaluating rank's memory that rows may take.
@@ -98,15 +98,10 @@ impl Placing<'_> {
         let placing = Placing { workload: &batch, ..*self };
         let layout = placing.lay_out(layout.strategy, layout.places.clone());
         let works = Works::new(&batch, self.cluster, self.practice, &layout);
-        let has = self.has();
-        let times: Vec<_> = EVALUATION
-            .iter()
-            .map(|stage| match has.stage(stage) {
-                true => works.time(stage.name.trim_start_matches("eval_")),
-                false => super::work::StageTime::default(),
-            })
-            .collect();
-        let run = simulator::run(EVALUATION, &times, has, 1, &self.options());
+        let schedule = Schedule::evaluation(self.features());
+        let times: Vec<_> =
+            schedule.stages.iter().map(|stage| works.time(stage.name.trim_start_matches("eval_"))).collect();
+        let run = simulator::run(&schedule, &times, 1, &self.options());
         batch.samples / run.step_us()
     }
 

@@ -2,13 +2,12 @@
 
 use super::description::DeviceKind;
 use super::placement::{Layout, Placing, Strategy};
-use super::simulator::{self, Assignment, Has, Options, Run};
+use super::simulator::{self, Assignment, Options, Run};
 use super::work::{Busy, StageTime, Works};
 use crate::config::{Interaction, Precision, ScheduleChoice};
-use crate::lanes::Repeat;
 use crate::plan::Count;
 use crate::plan::memory::{MemoryUse, OfRank, Sharing};
-use crate::schedule::TRAINING;
+use crate::schedule::{Features, Repeat, Schedule, Stage};
 use headlong_embedding::hybrid::traffic::{Hops, Traffic};
 use serde::Serialize;
 
@@ -83,18 +82,20 @@ impl Placing<'_> {
     /// What the step comes to with this layout.
     pub fn forecast_of(&self, layout: Layout) -> Forecast {
         let works = Works::new(self.workload, self.cluster, self.practice, &layout);
-        let times = self.times(&works);
-        let run = self.simulate(&times, 1, &self.options());
-        let busiest_us = self.busiest_us(&times);
+        let schedule = self.schedule();
+        let times = self.times(&schedule, &works);
+        let run = simulator::run(&schedule, &times, 1, &self.options());
+        let busiest_us = self.busiest_us(&schedule, &times);
         let read_bytes = self.read_bytes();
         let reading_us = read_bytes / (self.cluster.host.disk_gb_per_s * 1e3);
         let step_us = run.step_us().max(busiest_us).max(reading_us);
-        let critical = critical_path(&run);
-        let stages = TRAINING.iter().zip(&times).enumerate().filter(|(_, (_, time))| time.us > 0.0);
+        let critical = critical_path(&run, schedule.stages.len());
+        let stages = schedule.stages.iter().zip(&times).enumerate();
+        let stages = stages.filter(|(_, (_, time))| time.us > 0.0);
         let stages = stages.map(|(index, (stage, time))| StageForecast {
             name: stage.name,
             lane: stage.lane.name(),
-            us: time.us * self.repeats(index),
+            us: time.us * self.repeats(stage),
             critical_us: critical[index],
         });
         let (memory, needed_bytes) = self.memory(&layout);
@@ -115,34 +116,30 @@ impl Placing<'_> {
         }
     }
 
-    /// The time of each stage of the list, of one micro-batch where it repeats; nothing for stages that the model does not have.
-    fn times(&self, works: &Works<'_>) -> Vec<StageTime> {
-        let has = self.has();
-        TRAINING
-            .iter()
-            .enumerate()
-            .map(|(index, stage)| {
-                if !has.stage(stage) {
-                    return StageTime::default();
-                }
-                works.time(stage.name).divided(self.repeats(index))
-            })
-            .collect()
+    /// The stages of a training step.
+    pub fn schedule(&self) -> Schedule {
+        Schedule::step(self.features())
     }
 
-    fn repeats(&self, stage: usize) -> f64 {
-        match TRAINING[stage].repeat {
-            Repeat::MicroBatch => self.workload.config.train.accumulate as f64,
-            Repeat::Step => 1.0,
+    /// The time of each stage, of one micro-batch where it repeats.
+    fn times(&self, schedule: &Schedule, works: &Works<'_>) -> Vec<StageTime> {
+        let time = |stage: &Stage| works.time(stage.name).divided(self.repeats(stage));
+        schedule.stages.iter().map(time).collect()
+    }
+
+    fn repeats(&self, stage: &Stage) -> f64 {
+        match stage.repeat {
+            Repeat::Micro => self.workload.config.train.accumulate as f64,
+            Repeat::Once => 1.0,
         }
     }
 
-    /// Which stages the model has.
-    pub fn has(&self) -> Has {
+    /// What decides which stages the model has.
+    pub fn features(&self) -> Features {
         let config = &self.workload.config;
-        Has {
+        Features {
             ranks: self.cluster.num_devices() > 1,
-            devices: self.cluster.device.kind == DeviceKind::Gpu,
+            device: self.cluster.device.kind == DeviceKind::Gpu,
             scaled: config.train.precision == Precision::F16,
             crossed: config.model.interaction == Interaction::Cross,
         }
@@ -156,18 +153,14 @@ impl Placing<'_> {
             (DeviceKind::Cpu, _) => Assignment::OverlappedThreads,
         };
         let micro_batches = self.workload.config.train.accumulate;
-        Options { micro_batches, ..Options::plain(assignment) }
+        Options { micro_batches, border: self.practice.border, ..Options::plain(assignment) }
     }
 
-    /// The walk through the list on `ranks` ranks.
-    pub fn simulate(&self, times: &[StageTime], ranks: usize, options: &Options) -> Run {
-        simulator::run(TRAINING, times, self.has(), ranks, options)
-    }
-
-    /// The walk through the list with chance: what [`Forecast::step_us`] leaves out.
+    /// The walk through the schedule with chance: what [`Forecast::step_us`] leaves out.
     pub fn simulate_layout(&self, layout: &Layout, ranks: usize, options: &Options) -> Run {
         let works = Works::new(self.workload, self.cluster, self.practice, layout);
-        self.simulate(&self.times(&works), ranks, options)
+        let schedule = self.schedule();
+        simulator::run(&schedule, &self.times(&schedule, &works), ranks, options)
     }
 
     /// Bytes of samples that a node reads for a step.
@@ -176,9 +169,9 @@ impl Placing<'_> {
         if self.practice.reads_whole_batch { of_all } else { of_all / self.cluster.nodes as f64 }
     }
 
-    fn busiest_us(&self, times: &[StageTime]) -> f64 {
-        let whole = |(index, time): (usize, &StageTime)| time.divided(1.0 / self.repeats(index)).busy;
-        times.iter().enumerate().map(whole).fold(Busy::default(), Busy::plus).most()
+    fn busiest_us(&self, schedule: &Schedule, times: &[StageTime]) -> f64 {
+        let whole = |(stage, time): (&Stage, &StageTime)| time.divided(1.0 / self.repeats(stage)).busy;
+        schedule.stages.iter().zip(times).map(whole).fold(Busy::default(), Busy::plus).most()
     }
 
     /// Memory of the busiest device, and what of it must fit there: the code that `train` refuses with.
@@ -210,8 +203,8 @@ impl Placing<'_> {
 
 /// Of the last whole step, how long each stage of the list was what everything waited for: from its end backwards, always along whoever
 /// ended last before.
-fn critical_path(run: &Run) -> Vec<f64> {
-    let mut critical = vec![0.0; TRAINING.len()];
+fn critical_path(run: &Run, stages: usize) -> Vec<f64> {
+    let mut critical = vec![0.0; stages];
     let last = run.step_ends_us.len() - 1;
     let (from, mut at) = (run.step_ends_us[last.saturating_sub(1)], run.step_ends_us[last]);
     let mut spans: Vec<_> = run.spans.iter().filter(|span| span.rank == 0).collect();

@@ -1,5 +1,6 @@
 //! How a program does a step, apart from what the step is: what plans are compared by.
 
+use crate::schedule::{BORDER, Steps};
 use headlong_embedding::hybrid::traffic::{IdSource, Merge, Variant};
 use serde::Serialize;
 
@@ -20,6 +21,8 @@ pub struct Practice {
     pub whole_table_bytes: u64,
     /// Whether a step is one graph; else the host enqueues every operation outside of the dense network.
     pub captured: bool,
+    /// How its steps meet.
+    pub border: Steps,
     /// Whether every node reads the whole batch from its disks, not its own slice.
     pub reads_whole_batch: bool,
     /// Whether the dense optimiser's work and state are divided among the ranks.
@@ -39,6 +42,7 @@ impl Practice {
             hybrid: true,
             whole_table_bytes: 0,
             captured: true,
+            border: BORDER,
             reads_whole_batch: false,
             shards_optimizer: false,
         }
@@ -50,6 +54,7 @@ impl Practice {
             name: "hugectr-hybrid",
             variant: Variant { merge: Merge::Off, exchange: Hierarchical, ids: IdSource::Known },
             wire_bytes: 2.0,
+            border: Steps::Overlap,
             reads_whole_batch: true,
             ..Self::headlong()
         }
@@ -67,6 +72,7 @@ impl Practice {
             hybrid: false,
             whole_table_bytes: (limit_gib * (1_u64 << 30) as f64) as u64,
             captured: false,
+            border: Steps::Overlap,
             ..Self::headlong()
         }
     }

@@ -1,23 +1,25 @@
-//! The schedule, executed: the very list of stages that training walks, with its lanes and waits, against modelled times.
+//! The schedule, executed: the very stages that training walks, with their lanes and the waits derived from them, against
+//! modelled times.
 //!
 //! A discrete-event simulation. Stages of a lane run in program order, each as soon as what it waits for has run. Exchanges begin when all ranks
 //! have come to them. With [`Options::contention`], stages that run beside each other on a rank share its memory, its matrix units and its
 //! links: together they get no more than there is. Jitter and stragglers come from a seed.
 
 use super::work::{Busy, StageTime};
-use crate::lanes::{Lane, Repeat, Runs, Stage};
+use crate::lanes::Lane;
+use crate::schedule::{BORDER, Repeat, Schedule, Steps};
 use headlong_device::rng::CounterRng;
 use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 /// How lanes get what they run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assignment {
     /// One thread runs all stages in program order.
     Serial,
-    /// On a processor: a thread for exchanges, one for all else, and steps end before the next begins.
+    /// On a processor: a thread for exchanges, and one for all else.
     OverlappedThreads,
-    /// Each lane its own queue; steps follow each other without a pause.
+    /// Each lane its own queue.
     Queues,
 }
 
@@ -26,6 +28,8 @@ pub enum Assignment {
 pub struct Options {
     /// How lanes get what they run on.
     pub assignment: Assignment,
+    /// How steps meet.
+    pub border: Steps,
     /// Steps.
     pub steps: usize,
     /// Micro-batches of a step.
@@ -47,6 +51,7 @@ impl Options {
     pub fn plain(assignment: Assignment) -> Self {
         Self {
             assignment,
+            border: BORDER,
             steps: 4,
             micro_batches: 1,
             contention: false,
@@ -54,32 +59,6 @@ impl Options {
             straggler_every: 0,
             straggle: 1.0,
             seed: 0,
-        }
-    }
-}
-
-/// Which stages a model has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Has {
-    /// Several ranks.
-    pub ranks: bool,
-    /// Devices with memory of their own.
-    pub devices: bool,
-    /// A loss that is scaled.
-    pub scaled: bool,
-    /// A cross network.
-    pub crossed: bool,
-}
-
-impl Has {
-    /// Whether a stage does anything there.
-    pub fn stage(self, stage: &Stage) -> bool {
-        match stage.runs {
-            Runs::Always => true,
-            Runs::AmongRanks => self.ranks,
-            Runs::OnDevice => self.devices,
-            Runs::Scaled => self.scaled,
-            Runs::Crossed => self.crossed,
         }
     }
 }
@@ -127,51 +106,25 @@ struct Task {
     /// Tasks of this step, and of the step before, that must have ended.
     waits: Vec<usize>,
     previous: Vec<usize>,
-    is_there: bool,
-    collective: bool,
 }
 
-/// The list with its waits found, micro-batches written out.
-fn tasks(stages: &[Stage], has: Has, micro_batches: usize) -> Vec<Task> {
-    let mut order: Vec<(usize, usize)> = Vec::new();
-    let mut at = 0;
-    while at < stages.len() {
-        let len = stages[at..].iter().take_while(|stage| stage.repeat == stages[at].repeat).count();
-        let times = if stages[at].repeat == Repeat::MicroBatch { micro_batches } else { 1 };
-        order.extend((0..times).flat_map(|micro| (at..at + len).map(move |stage| (stage, micro))));
-        at += len;
-    }
+/// The schedule with micro-batches written out.
+fn tasks(schedule: &Schedule, micro_batches: usize) -> Vec<Task> {
+    let order: Vec<(usize, usize)> = schedule.program_order(micro_batches).collect();
+    let stages = &schedule.stages;
     // Of each stage, its runs in the order of micro-batches.
-    let mut runs: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (task, (stage, _)) in order.iter().enumerate() {
-        runs.entry(stages[*stage].name).or_default().push(task);
-    }
-    let runs_of = |name: &str, micro: Option<usize>| -> &[usize] {
-        let all = runs.get(name).map_or(&[][..], Vec::as_slice);
-        micro.map_or(all, |micro| all.get(micro..=micro).unwrap_or_default())
-    };
+    let mut runs = vec![Vec::new(); stages.len()];
+    order.iter().enumerate().for_each(|(task, (stage, _))| runs[*stage].push(task));
     let task = |&(stage, micro): &(usize, usize)| {
-        let line = &stages[stage];
-        let (mut waits, mut previous) = (Vec::new(), Vec::new());
-        for wait in line.waits {
-            match wait.strip_prefix("previous:") {
-                Some(name) => previous.extend(runs_of(name, None)),
-                None => {
-                    let other = stages.iter().find(|other| other.name == *wait);
-                    let alike = other.is_some_and(|other| other.repeat == Repeat::MicroBatch)
-                        && line.repeat == Repeat::MicroBatch;
-                    waits.extend(runs_of(wait, alike.then_some(micro)));
-                }
-            }
-        }
-        let is_there = has.stage(line);
+        let of = |other: usize| match (stages[other].repeat, stages[stage].repeat) {
+            (Repeat::Micro, Repeat::Micro) => runs[other][micro..=micro].to_vec(),
+            _ => runs[other].clone(),
+        };
         Task {
             stage,
-            lane: line.lane,
-            waits,
-            previous,
-            is_there,
-            collective: is_there && line.lane == Lane::Comm,
+            lane: stages[stage].lane,
+            waits: schedule.within[stage].iter().flat_map(|&other| of(other)).collect(),
+            previous: schedule.across[stage].iter().flat_map(|&other| runs[other].clone()).collect(),
         }
     };
     order.iter().map(task).collect()
@@ -225,12 +178,12 @@ impl Ord for Event {
     }
 }
 
-/// Executes `stages` on `ranks` equal ranks whose stages take `times` (by their place in the list).
+/// Executes `schedule` on `ranks` equal ranks whose stages take `times` (by their place in the list).
 ///
 /// # Panics
-/// Where the waits of the list cannot all be satisfied, which a test of the list excludes.
-pub fn run(stages: &[Stage], times: &[StageTime], has: Has, ranks: usize, options: &Options) -> Run {
-    let mut simulation = Simulation::new(stages, times, has, ranks, options);
+/// Where the waits cannot all be satisfied: never, since a stage waits only for earlier ones.
+pub fn run(schedule: &Schedule, times: &[StageTime], ranks: usize, options: &Options) -> Run {
+    let mut simulation = Simulation::new(schedule, times, ranks, options);
     simulation.start_all();
     while let Some(event) = simulation.events.pop() {
         if simulation.ranks[event.rank].version == event.version {
@@ -257,8 +210,8 @@ struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(stages: &[Stage], times: &'a [StageTime], has: Has, ranks: usize, options: &'a Options) -> Self {
-        let tasks = tasks(stages, has, options.micro_batches);
+    fn new(schedule: &Schedule, times: &'a [StageTime], ranks: usize, options: &'a Options) -> Self {
+        let tasks = tasks(schedule, options.micro_batches);
         let lanes: &[&[Lane]] = match options.assignment {
             Assignment::Serial => &[&Lane::ALL],
             Assignment::OverlappedThreads | Assignment::Queues => {
@@ -345,7 +298,7 @@ impl<'a> Simulation<'a> {
     /// Begins what can begin on `rank`, and says when the next thing ends there.
     fn begin(&mut self, rank: usize) {
         while let Some((queue, task, step)) = self.first_ready(rank) {
-            if self.tasks[task].collective {
+            if self.tasks[task].lane == Lane::Comm {
                 let arrived = &mut self.arrived[step * self.tasks.len() + task];
                 arrived.push(rank);
                 // It waits in its queue: a task that takes for ever until all have come.
@@ -428,22 +381,16 @@ impl<'a> Simulation<'a> {
 
     fn is_ready(&self, state: &Rank, step: usize, task: usize) -> bool {
         let line = &self.tasks[task];
-        // On a processor a walk through the list ends before the next one begins.
-        let walked = self.options.assignment != Assignment::OverlappedThreads
-            || step == 0
-            || state.done.iter().all(|&done| done >= step);
-        walked
-            && line.waits.iter().all(|&other| state.done[other] > step)
-            && line.previous.iter().all(|&other| state.done[other] >= step)
+        let is_over = match self.options.border {
+            Steps::Barrier => state.done.iter().all(|&done| done >= step),
+            Steps::Overlap => line.previous.iter().all(|&other| state.done[other] >= step),
+        };
+        is_over && line.waits.iter().all(|&other| state.done[other] > step)
     }
 
     /// How long `task` takes this time.
     fn duration(&self, rank: usize, task: usize, step: usize) -> f64 {
-        let line = &self.tasks[task];
-        if !line.is_there {
-            return 0.0;
-        }
-        let time = &self.times[line.stage];
+        let time = &self.times[self.tasks[task].stage];
         let mut us = time.us * self.ranks[rank].factor;
         if self.options.jitter > 0.0 {
             let number = ((rank * self.options.steps + step) * self.tasks.len() + task) as u64;

@@ -5,12 +5,12 @@ use super::placement::{Place, Placing, Strategy};
 use super::practice::Practice;
 use super::published::{self, Generation, Model, Models};
 use super::search::search;
-use super::simulator::{self, Assignment, Has, Options};
+use super::simulator::{self, Assignment, Options};
 use super::tables;
 use super::work::{Busy, StageTime};
 use super::workload::{Source, Workload};
 use crate::config::Config;
-use crate::schedule::TRAINING;
+use crate::schedule::{Features, Repeat, Schedule, Steps};
 use headlong_embedding::hybrid::traffic::{Exchange, Merge, Rate, vectors};
 use proptest::prelude::*;
 use proptest::strategy::Strategy as _;
@@ -145,7 +145,9 @@ fn vectors_travel_as_the_embedding_counts_them() {
     }
 }
 
-const HAS: Has = Has { ranks: true, devices: false, scaled: false, crossed: false };
+fn schedule() -> Schedule {
+    Schedule::step(Features { ranks: true, ..Features::default() })
+}
 
 /// Times that differ from stage to stage.
 fn times() -> Vec<StageTime> {
@@ -153,33 +155,32 @@ fn times() -> Vec<StageTime> {
         let us = 10.0 + (index * 37 % 23) as f64;
         StageTime { us, busy: Busy { memory_us: us * 0.7, ..Busy::default() } }
     };
-    (0..TRAINING.len())
-        .map(|index| if HAS.stage(&TRAINING[index]) { time(index) } else { StageTime::default() })
-        .collect()
+    (0..schedule().stages.len()).map(time).collect()
 }
 
 #[test]
 fn one_thread_takes_as_long_as_all_stages_together() {
     let (times, options) = (times(), Options::plain(Assignment::Serial));
-    let run = simulator::run(TRAINING, &times, HAS, 3, &options);
+    let run = simulator::run(&schedule(), &times, 3, &options);
     let all: f64 = times.iter().map(|time| time.us).sum();
     assert!((run.step_us() - all).abs() < 1e-6, "{} of {all}", run.step_us());
     assert_eq!(run.spans.len(), 3 * options.steps * times.iter().filter(|time| time.us > 0.0).count());
 }
 
 /// When every stage of every step ends, by its definition: a stage begins when its lane is free and all it waits for has ended.
-fn longest_path(times: &[StageTime], steps: usize) -> f64 {
-    let mut ends = vec![vec![0.0_f64; TRAINING.len()]; steps];
+fn longest_path(times: &[StageTime], steps: usize, border: Steps) -> f64 {
+    let Schedule { stages, within, across } = schedule();
+    let mut ends = vec![vec![0.0_f64; stages.len()]; steps];
     for step in 0..steps {
-        for (index, stage) in TRAINING.iter().enumerate() {
+        for (index, stage) in stages.iter().enumerate() {
             let mut start = 0.0_f64;
-            for (other, line) in TRAINING.iter().enumerate() {
-                let same_lane_before = line.lane == stage.lane && other < index;
-                let named = |name: &str| stage.waits.contains(&name);
-                if same_lane_before || named(line.name) {
+            for (other, line) in stages.iter().enumerate() {
+                let is_of_lane = line.lane == stage.lane;
+                if is_of_lane && other < index || within[index].contains(&other) {
                     start = start.max(ends[step][other]);
                 }
-                if step > 0 && (line.lane == stage.lane || named(&format!("previous:{}", line.name))) {
+                let is_awaited = border == Steps::Barrier || is_of_lane || across[index].contains(&other);
+                if step > 0 && is_awaited {
                     start = start.max(ends[step - 1][other]);
                 }
             }
@@ -191,28 +192,31 @@ fn longest_path(times: &[StageTime], steps: usize) -> f64 {
 
 #[test]
 fn queues_take_as_long_as_the_longest_path() {
-    let (times, options) = (times(), Options::plain(Assignment::Queues));
-    let run = simulator::run(TRAINING, &times, HAS, 2, &options);
-    let expected = longest_path(&times, options.steps);
-    let found = run.step_ends_us[options.steps - 1];
-    assert!((found - expected).abs() < 1e-6, "{found} instead of {expected}");
-    assert!(run.step_us() < times.iter().map(|time| time.us).sum());
+    let times = times();
+    let end = |border: Steps| {
+        let options = Options { border, ..Options::plain(Assignment::Queues) };
+        let run = simulator::run(&schedule(), &times, 2, &options);
+        let (expected, found) =
+            (longest_path(&times, options.steps, border), run.step_ends_us[options.steps - 1]);
+        assert!((found - expected).abs() < 1e-6, "{border:?}: {found} instead of {expected}");
+        assert!(run.step_us() < times.iter().map(|time| time.us).sum());
+        found
+    };
+    assert!(end(Steps::Overlap) < end(Steps::Barrier));
 }
 
 #[test]
 fn contention_stragglers_and_jitter_cost_time_and_a_seed_repeats_them() {
     let (times, plain) = (times(), Options::plain(Assignment::Queues));
-    let us = |options: &Options| simulator::run(TRAINING, &times, HAS, 6, options).step_us();
+    let us = |options: &Options| simulator::run(&schedule(), &times, 6, options).step_us();
     let contended = Options { contention: true, ..plain };
     assert!(us(&contended) > us(&plain) * 1.05, "memory that two stages want is shared");
     let straggling = Options { straggler_every: 1, straggle: 1.5, ..plain };
     assert!((us(&straggling) / us(&plain) - 1.5).abs() < 1e-6);
     let jitter = Options { jitter: 0.1, seed: 7, ..plain };
     assert!(us(&jitter) > us(&plain), "whoever is late holds up all");
-    let (one, again) = (
-        simulator::run(TRAINING, &times, HAS, 6, &jitter),
-        simulator::run(TRAINING, &times, HAS, 6, &jitter),
-    );
+    let (one, again) =
+        (simulator::run(&schedule(), &times, 6, &jitter), simulator::run(&schedule(), &times, 6, &jitter));
     assert_eq!(one, again);
     assert_ne!(us(&jitter), us(&Options { seed: 8, ..jitter }));
 }
@@ -221,16 +225,10 @@ fn contention_stragglers_and_jitter_cost_time_and_a_seed_repeats_them() {
 fn micro_batches_repeat_the_dense_network_alone() {
     let (times, plain) = (times(), Options::plain(Assignment::Serial));
     let options = Options { micro_batches: 3, ..plain };
-    let run = simulator::run(TRAINING, &times, HAS, 1, &options);
-    let expected: f64 = TRAINING
-        .iter()
-        .zip(&times)
-        .map(
-            |(stage, time)| {
-                if stage.repeat == crate::lanes::Repeat::MicroBatch { 3.0 * time.us } else { time.us }
-            },
-        )
-        .sum();
+    let run = simulator::run(&schedule(), &times, 1, &options);
+    let (schedule, of_micro) = (schedule(), |repeat| if repeat == Repeat::Micro { 3.0 } else { 1.0 });
+    let timed = schedule.stages.iter().zip(&times);
+    let expected: f64 = timed.map(|(stage, time)| of_micro(stage.repeat) * time.us).sum();
     assert!((run.step_us() - expected).abs() < 1e-6);
 }
 

@@ -186,11 +186,11 @@ impl<'a> Works<'a> {
         let asked = rows.requests / ranks * rows.imbalance;
         let bags = self.samples * self.workload.tables.len() as f64;
         match name {
-            "answer" => self.answer(asked, row),
+            "owner_lookup" => self.answer(asked, row),
             "exchange_vectors" | "exchange_gradients" => {
                 Work { kernels: 1.0, wire_us: self.vectors_us(), ..Work::default() }
             }
-            "lookup_frequent" => {
+            "lookup_replicated" => {
                 let found = rows.frequent_lookups / ranks;
                 Work::pass(again(found, rows.frequent_bytes / row) * row).with_rows(found)
             }
@@ -208,10 +208,10 @@ impl<'a> Works<'a> {
             "route" if self.practice.variant.ids == IdSource::Known => self.select(lookups * ranks),
             "route" => self.sort(lookups),
             "exchange_ids" => Work { wire_us: self.ids_us(), ..Work::default() },
-            "accept" => self.sort(asked),
-            "reduce" => self.reduce(lookups, row),
-            "all_reduce_and_update_frequent" => self.all_reduce(),
-            "update_infrequent" => self.update(asked, lookups, alone, row),
+            "receive_requests" => self.sort(asked),
+            "reduce_rows" => self.reduce(lookups, row),
+            "all_reduce_and_update_replicated" => self.all_reduce(),
+            "update_owned" => self.update(asked, lookups, alone, row),
             "bottom_forward" => self.forward(Part::Bottom),
             "bottom_backward" => self.backward(Part::Bottom),
             "cross_forward" => self.forward(Part::Cross).plus(self.between_cross_layers(4.0)),
