@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::export::export;
 use crate::metrics::EvalMetrics;
 use crate::output;
-use crate::report::{bytes, count};
+use crate::report::{bytes, columns, count};
 use crate::session::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB};
 use crate::statistics::STATISTICS_BLOB;
 use headlong_device::files::is_stdout;
@@ -197,22 +197,6 @@ fn files_text(checkpoint: &Checkpoint) -> String {
         rows.push([entry.file.clone(), bytes(entry.bytes), entry.xxh3_128.clone(), holds]);
     }
     columns(&rows)
-}
-
-/// Rows of text as columns of equal width, two blanks apart.
-fn columns<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            let _ = write!(line, "{cell:<width$}  ");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 /// What `checkpoint inspect --json` prints: the manifest, the path, and the size.

@@ -21,6 +21,7 @@ use crate::train::Prepared;
 use headlong_comm::Topology;
 
 mod cluster;
+mod stages;
 
 /// Whose device is assumed where there is none.
 const ASSUMED_DEVICE: &str = "dgx-h100";
@@ -38,6 +39,9 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
         return cluster::run(arguments, name, registry);
     }
     let (config, options) = arguments.train.resolve(registry)?;
+    if arguments.stages {
+        return stages::run(&config, &arguments.json);
+    }
     of_plan(arguments, &config).check_for_one_process()?;
     config.check_files()?;
     let config = data::settle(&config)?;

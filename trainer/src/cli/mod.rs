@@ -233,6 +233,9 @@ pub struct PlanArguments {
     /// Rows of the training files, where known: adds the last batch and the nearest batch size that divides them
     #[arg(long, value_name = "N")]
     pub data_rows: Option<u64>,
+    /// Show the stages of a step: their lanes, what they read and write, and what each waits for
+    #[arg(long, conflicts_with_all = ["cluster", "check_published"])]
+    pub stages: bool,
     /// For a cluster that is not here
     #[command(flatten)]
     pub on_cluster: ClusterArguments,

@@ -1,5 +1,7 @@
 //! Numbers for people.
 
+use std::fmt::Write as _;
+
 /// A number of bytes for people: `2.01 GiB`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -52,6 +54,22 @@ pub fn short_time(us: f64) -> String {
         value if value < 100.0 => format!("{value:.1} {unit}"),
         value => format!("{value:.0} {unit}"),
     }
+}
+
+/// Rows of text as columns of equal width, two blanks apart.
+pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            let _ = write!(line, "{cell:<width$}  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
 }
 
 #[cfg(test)]

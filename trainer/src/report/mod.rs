@@ -12,7 +12,7 @@ pub mod lines;
 
 pub use bar::{Bar, Fact};
 pub use events::{At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Scaling, Start, Step};
-pub use format::{bytes, count, duration, short_time};
+pub use format::{bytes, columns, count, duration, short_time};
 pub use json_log::JsonLog;
 
 use crate::cli::LogTarget;

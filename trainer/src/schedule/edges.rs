@@ -1,6 +1,7 @@
 //! What waits for what: derived from what stages read and write.
 
 use super::{BatchOf, GATHER, Repeat, Resource, Runs, STEP, Stage};
+use crate::config::{Config, Interaction, Precision};
 use crate::lanes::Lane;
 use serde::Serialize;
 
@@ -38,6 +39,16 @@ pub struct Features {
 }
 
 impl Features {
+    /// Those of a configuration on `ranks` ranks.
+    pub fn of(config: &Config, ranks: usize, device: bool) -> Self {
+        Self {
+            ranks: ranks > 1,
+            device,
+            scaled: config.train.precision == Precision::F16,
+            crossed: config.model.interaction == Interaction::Cross,
+        }
+    }
+
     fn have(self, stage: &Stage) -> bool {
         match stage.runs {
             Runs::Always => true,
@@ -97,9 +108,9 @@ impl Schedule {
         Self { stages, within, across }
     }
 
-    /// The place of a stage by its name in training.
-    pub fn place_of(&self, name: &str) -> Option<usize> {
-        self.stages.iter().position(|stage| stage.name == name)
+    /// The names of what the stage at a place waits for.
+    pub fn waits_of(&self, place: usize) -> impl Iterator<Item = &'static str> {
+        self.within[place].iter().map(|&other| self.stages[other].name)
     }
 
     /// Every run of every stage in program order: place in the list, and micro-batch. Neighbouring stages that repeat run once
@@ -270,8 +281,7 @@ mod tests {
         let schedule = Schedule::step(Features { ranks: true, scaled: true, device: true, crossed: true });
         let waits = |name: &str| {
             let place = schedule.stages.iter().position(|stage| stage.name == name).unwrap();
-            let name = |&other: &usize| schedule.stages[other].name;
-            schedule.within[place].iter().map(name).collect::<Vec<_>>()
+            schedule.waits_of(place).collect::<Vec<_>>()
         };
         assert_eq!(waits("exchange_vectors"), ["owner_lookup"]);
         assert_eq!(waits("pool"), ["exchange_vectors"]);

@@ -4,7 +4,7 @@ use super::description::DeviceKind;
 use super::placement::{Layout, Placing, Strategy};
 use super::simulator::{self, Assignment, Options, Run};
 use super::work::{Busy, StageTime, Works};
-use crate::config::{Interaction, Precision, ScheduleChoice};
+use crate::config::ScheduleChoice;
 use crate::plan::Count;
 use crate::plan::memory::{MemoryUse, OfRank, Sharing};
 use crate::schedule::{Features, Repeat, Schedule, Stage};
@@ -136,13 +136,8 @@ impl Placing<'_> {
 
     /// What decides which stages the model has.
     pub fn features(&self) -> Features {
-        let config = &self.workload.config;
-        Features {
-            ranks: self.cluster.num_devices() > 1,
-            device: self.cluster.device.kind == DeviceKind::Gpu,
-            scaled: config.train.precision == Precision::F16,
-            crossed: config.model.interaction == Interaction::Cross,
-        }
+        let on_device = self.cluster.device.kind == DeviceKind::Gpu;
+        Features::of(&self.workload.config, self.cluster.num_devices(), on_device)
     }
 
     /// How the walk through the list is simulated without chance.
